@@ -28,7 +28,7 @@ from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Closeable
 
-COMPACTED = "of what is older compaction kept the last of each key"
+COMPACTED = "compaction kept only the last older record of each key"
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
 _MAX_WAIT_MS = 500

@@ -1,6 +1,6 @@
-"""Brokers' log files: the events about one group, or a count of those about every group.
+"""Reads brokers' log files: the events about one group, or a count of the rebalances of every group.
 
-The files are read once, from their beginning to their end. Of a group the last events are kept.
+Each file is read once, from beginning to end. Only a group's last MAX_EVENTS events are retained.
 """
 
 import gzip
@@ -33,7 +33,7 @@ from kafka_why.why.report import OBSERVED, Report
 from kafka_why.why.segments import MISSING, by_incarnation
 from kafka_why.why.wording import Clock, count
 
-if TYPE_CHECKING:  # it imports the clients of brokers, which logs do not need
+if TYPE_CHECKING:  # the module imports Kafka clients, which logs do not need
     from kafka_why.stored_log import Progress
 
 STANDARD_INPUT = "-"
@@ -41,13 +41,13 @@ MAX_EVENTS = 200_000
 MAX_GROUPS = 100_000
 _PROGRESS_LINES = 20_000
 _GZIP = b"\x1f\x8b"
-# A target assignment follows on an epoch of which no line has been written.
+# A target assignment also shows a new epoch, for which the broker may have logged no line.
 _FOLLOWS = (EntryType.TARGET_ASSIGNMENT_COMPUTED,)
 _BEGINS = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
 
 
 class LoggedGroup(Struct, kw_only=True):
-    """A group in the logs: the number of its rebalances, and of each kind of cause."""
+    """A group in the logs: the number of its rebalances, in total and by kind of cause."""
 
     group_id: str
     rebalances: int
@@ -58,8 +58,8 @@ class LoggedGroup(Struct, kw_only=True):
 
 @dataclass(slots=True)
 class BrokerLogs:
-    """The content of the files. `skipped` lines look like a coordinator's and cannot be read, or have no
-    time.
+    """The content of the files. `skipped` counts lines that look like a coordinator's but cannot be parsed or
+    have no time.
     """
 
     lines: int = 0
@@ -72,19 +72,19 @@ class BrokerLogs:
     groups: dict[str, LoggedGroup] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
-        """Return notes that say what these files are worth as evidence."""
+        """Return notes about the files: what was read, and what limits its value as evidence."""
         of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
         found = [f"read from {', '.join(map(_name, files))}: {self.lines:,} lines{of}"]
         if self.skipped:
             found.append(
-                f"{count(self.skipped, 'line')} of group coordinators cannot be read and were skipped"
+                f"{count(self.skipped, 'line')} of group coordinators cannot be parsed and were skipped"
             )
         found += [f"{label} ends early: {why}" for label, why in self.broken]
         if self.dropped:
             found.append(f"the first {self.dropped:,} lines about the group are left out")
         if self.is_zone_assumed:
             whose = f"this machine's, {datetime.now().astimezone().tzname()}" if zone is None else str(zone)
-            found.append(f"times in the log name no zone: taken as {whose} (--log-timezone)")
+            found.append(f"times in the log have no time zone: assumed to be {whose} (--log-timezone)")
         return found
 
 
@@ -96,7 +96,7 @@ def parse_zone(text: str) -> tzinfo:
     try:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, OSError) as error:
-        raise ValueError(f"{text!r} is no time zone") from error
+        raise ValueError(f"{text!r} is not a time zone") from error
 
 
 def read_broker_logs(
@@ -105,10 +105,11 @@ def read_broker_logs(
     zone: tzinfo | None,
     progress: "Progress" = lambda *_: None,
 ) -> BrokerLogs:
-    """Return the events about a group in the order of time, or with None the counts of all groups.
+    """Return the events about a group in the order of time, or if `group_id` is None, the counts of all
+    groups.
 
-    `files` may be compressed by gzip; `-` is the standard input. `zone` is that of times without one, None
-    for this machine's. `progress` is told of bytes. Raises OSError if a file cannot be opened.
+    `files` may be gzipped; `-` is standard input. `zone` is the zone of times without one, None for this
+    machine's. `progress` is called with numbers of bytes. Raises OSError if a file cannot be opened.
     """
     reading = _Reading(group_id, zone, progress)
     for name in dict.fromkeys(files):
@@ -127,7 +128,7 @@ def _opened(name: str) -> Iterator[io.BufferedReader]:
 
 
 def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
-    """Yield the lines, of each at most MAX_LINE_BYTES."""
+    """Yield the lines, each cut at MAX_LINE_BYTES."""
     while line := stream.readline(MAX_LINE_BYTES):
         rest = line
         while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
@@ -195,7 +196,8 @@ class _Reading:
         group.first_ms, group.last_ms = min(group.first_ms, at_ms), max(group.last_ms, at_ms)
         before = self._last_change.get(event.group_id)
         if event.type in OF_MEMBERS:
-            if before is None or event.type is not EntryType.MEMBER_REJOINED:  # a new member tells its topics
+            # A new member's first subscription is logged like a changed one.
+            if before is None or event.type is not EntryType.MEMBER_REJOINED:
                 self._last_change[event.group_id] = event
         elif event.type in _BEGINS or (event.type in _FOLLOWS and before is not None):
             group.rebalances += 1
@@ -206,7 +208,7 @@ class _Reading:
         return int((at if self._zone is None else at.replace(tzinfo=self._zone)).timestamp() * 1000)
 
     def finish(self) -> BrokerLogs:
-        """Return what was found, in the order of time. A line that two files have is one event."""
+        """Return the events in the order of time. A line that is in two files is one event."""
         unique: dict[tuple[int, str, str | None, str], LogEvent] = {}
         for event in self._events:
             unique.setdefault((event.at_ms, event.reason, event.member_id, event.type), event)
@@ -219,7 +221,7 @@ def _new_group(group_id: str, at_ms: int) -> LoggedGroup:
 
 
 def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
-    """Return the kind of cause of a rebalance. Of a new epoch it is the line about a member before it."""
+    """Return the kind of cause of a rebalance. For a new epoch, the last line about a member names it."""
     if event.type is not EntryType.PREPARING_REBALANCE:
         return CauseKind.UNKNOWN if before is None else kind_of_member(before.type, before.rule)
     if not event.causes:
@@ -232,7 +234,7 @@ def _name(file: str) -> str:
 
 
 MAX_CAUSES = 3
-_ALONE = "the broker log has reasons, times and generations, but not who holds which partition"
+_ALONE = "the broker log has reasons, times and generations, but not which member holds which partition"
 _NO_ENDS = (
     "the log does not show when members reach a target assignment: each new epoch is shown as a rebalance, "
     "without its end"
@@ -241,9 +243,9 @@ _COLUMNS = (Column("GROUP", 30), Column("REBALANCES", 10), Column("LAST", 23), C
 
 
 def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
-    """Return what the logs say of a group. `notes` are those of the files.
+    """Return a group's history from logs alone. `notes` are the notes about the files.
 
-    Raises HistoryUnavailable if they say nothing of it.
+    Raises HistoryUnavailable if no line is about a rebalance of the group.
     """
     entries, unnamed = entries_of(logs.events)
     if not entries:
@@ -259,13 +261,11 @@ def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
 
 
 def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> History:
-    """Return what the records of a group and the logs say together. `notes` are those of the files."""
+    """Return a group's history from records and logs together. `notes` are the notes about the files."""
     recorded = [entry for life in by_incarnation(history.entries) for entry in life.entries]
     kafkas = [entry for entry in recorded if isinstance(entry, HistoryEntry) and entry.observed]
     if len(kafkas) < len(recorded):
-        ours = (
-            "the broker log is left out: the group has a coordinator of this project, whose history has all"
-        )
+        ours = "the broker log is ignored: this project's coordinator has the group's complete history"
         return replace(history, notes=[*history.notes, ours])
     logged, _ = entries_of(logs.events)
     merged = merge(kafkas, logged)
@@ -274,14 +274,14 @@ def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> Hi
 
 
 def of_logs(report: Report, unnamed: int) -> Report:
-    """Return the report on a history from logs alone, in which assignments and some lines are missing."""
+    """Return the report without what logs alone cannot show: moves, idle times and some notes."""
     found = [structs.replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
     notes = [note for note in report.notes if not note.startswith((MISSING, OBSERVED))]
     return structs.replace(report, rebalances=found, notes=notes, unnamed=unnamed)
 
 
 def listed_groups(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:
-    """Return the groups with a line since then, those with the most rebalances first."""
+    """Return the groups with a line since `since_ms`, those with the most rebalances first."""
     found = [group for group in logs.groups.values() if since_ms is None or group.last_ms >= since_ms]
     return sorted(found, key=lambda group: (-group.rebalances, group.group_id))
 

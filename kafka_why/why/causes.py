@@ -1,4 +1,4 @@
-"""The cause of a rebalance, from the entry that opened it and those of the same request or deadline."""
+"""Finds the cause of a rebalance: from its first entry and the entries of the same request or deadline."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,20 +29,20 @@ BY_RULE = {
     NOT_STORED: CauseKind.NOT_STORED,
     OVER_SIZE: CauseKind.OVER_SIZE,
 }
-# Rows that begin a rebalance without another entry.
+# Rows that begin a rebalance without an entry about a member.
 _ALONE = {"S10": CauseKind.REQUEST_TOO_LARGE}
 
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
 
 
 def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
-    """Return the kind of cause that an entry of this type and row names, None if it names none."""
+    """Return the kind of cause of an entry with this type and row, or None if it is not a cause."""
     kind = _BY_TYPE.get(type_)
     return None if kind is None else BY_RULE.get(rule, kind)
 
 
 def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
-    """Return the cause of `opening` (PreparingRebalance). `before`: the entries before it with its cause."""
+    """Return the cause of `opening` (PreparingRebalance). `before` are earlier entries of its trigger."""
     about = [(kind, event) for event in before if (kind := kind_of(event.type, event.rule)) is not None]
     if not about:
         return Cause(
@@ -68,7 +68,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
 
 
 def conversion(entries: Iterable[HistoryEntry]) -> str | None:
-    """Return how the group changed its protocol in these entries, None if it did not."""
+    """Return a sentence about the group's change of protocol in these entries, or None if there is none."""
     return next((event.reason for event in entries if event.type is EntryType.GROUP_CONVERTED), None)
 
 
@@ -97,8 +97,8 @@ _OF_EPOCHS_BY_RULE = {
 
 
 def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Sequence[HistoryEntry]) -> Cause:
-    """Return the cause of a new epoch, from the entries of the same request or deadline before it. `before`
-    are those of its rebalance, and `news` earlier ones that can be a reason.
+    """Return the cause of a new epoch. `before` are the earlier entries of its rebalance: those of the same
+    request or deadline name the cause. `news` are entries from before the rebalance that can be its reason.
     """
     led = [event for event in before if event.cause == bump.cause]
     about = [event for event in led if event.type in _OF_EPOCHS]
@@ -118,7 +118,7 @@ def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Seq
 
 
 def _reason(bump: HistoryEntry, kind: CauseKind, before: Sequence[HistoryEntry]) -> str:
-    """Return the reason of a new epoch. Some kinds have it in entries before it, of other requests."""
+    """Return the reason of a new epoch. For some kinds it is in earlier entries, of other requests."""
     sentences: list[str] = []
     if kind is CauseKind.TOPICS_CHANGED:
         sentences = [event.reason for event in before if event.type is EntryType.TOPICS_CHANGED]
@@ -129,14 +129,14 @@ def _reason(bump: HistoryEntry, kind: CauseKind, before: Sequence[HistoryEntry])
 
 
 def _ready(event: HistoryEntry) -> str:
-    """`2 partitions ready 20 ms after the asking: orders 0-1`."""
+    """Return `2 partitions ready 20 ms after the request: orders 0-1`."""
     ready = count(sum(map(len, (event.partitions or {}).values())), "partition")
-    after = "" if event.took_ms is None else f" {duration_text(event.took_ms)} after the asking"
+    after = "" if event.took_ms is None else f" {duration_text(event.took_ms)} after the request"
     return f"{ready} ready{after}: {partitions_text(event.partitions or {})}"
 
 
 def kind_of_member(type_: EntryType, rule: str) -> CauseKind:
-    """Return the kind of cause that an entry of this type and row about a member names."""
+    """Return the kind of cause of an entry about a member with this type and row."""
     return _REMOVED_BY_RULE.get(rule, _OF_EPOCHS.get(type_, CauseKind.UNKNOWN))
 
 

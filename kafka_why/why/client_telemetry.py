@@ -1,8 +1,8 @@
-"""Explains by clients' metrics (KIP-714) the moments at which members left, were removed, or were waited for.
+"""Explains by clients' metrics (KIP-714) why members left, were removed, or were waited for.
 
-A client says how many whole seconds ago it polled. A push that comes after the moment and has an earlier poll
-shows which poll was the last before it. A push that came before the moment does not, because the client may
-have polled between both, unless the client leaves because its poll timeout has expired.
+A client reports how many whole seconds ago it polled. A push after such a moment whose last poll was before
+it shows the last poll before the moment. A push from before the moment does not, because the client may have
+polled after the push, unless the client leaves because its poll timeout has expired.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
 from kafka_why.why.wording import Lines, Names, duration_text
 
 SLOWEST = 3
-"""The number of awaited members, the slowest, about which a report says something."""
+"""How many awaited members a report explains: the slowest ones."""
 LEAST_WAIT_MS = 1_000
 """A member that joined within this time does not count as awaited."""
 
-# Of these causes the members are gone, and those of all others are there.
+# The members of these causes are gone; those of all other causes are still in the group.
 _GONE = (
     CauseKind.MEMBER_LEFT,
     CauseKind.SESSION_TIMEOUT,
@@ -32,27 +32,27 @@ _GONE = (
 # In the reason with which Java's consumers leave (AbstractCoordinator.HeartbeatThread).
 _POLL_TIMEOUT = "poll timeout has expired"
 _LEFT = "left the group"  # in the coordinator's reasons
-_SECOND_MS = 1_000  # clients say whole seconds
+_SECOND_MS = 1_000  # clients report whole seconds
 
 
 class Push(NamedTuple):
-    """A push of a client's metrics, by Kafka's names as in `kafka_why.contract.telemetry`, and when it
-    came.
+    """A push of a client's metrics, and when it arrived. `kafka_why.contract.telemetry` has the metrics'
+    names.
     """
 
     at_ms: int
     metrics: Mapping[str, float]
 
     def time_of(self, metric: str) -> int | None:
-        """Return the latest time at which the event can have been that the metric dates in whole seconds."""
+        """Return the latest possible time of an event, whose age the metric gives in whole seconds."""
         ago_s = self.metrics.get(metric)
         return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The pushes of a group's members in the order of time, and the `max.poll.interval.ms` of members that
-    were removed, as far as it is known.
+    """The pushes of a group's members in the order of time, and the `max.poll.interval.ms` of removed members
+    if it is known.
     """
 
     pushes: Mapping[MemberId, Sequence[Push]] = field(default_factory=dict)
@@ -63,7 +63,9 @@ NOTHING_SAID = Telemetry()
 
 
 class _Moment(NamedTuple):
-    """A moment at which something happened to a member. `leaves`: its client asked for it, for `reason`."""
+    """A moment that a client's metrics may explain. `leaves`: the client itself left the group, for
+    `reason`.
+    """
 
     about: About
     member_id: MemberId
@@ -73,12 +75,12 @@ class _Moment(NamedTuple):
 
     @property
     def is_of_poll_timeout(self) -> bool:
-        """Return True if the client says that it left because its poll timeout has expired."""
+        """Return True if the client left because its poll timeout had expired."""
         return self.reason is not None and _POLL_TIMEOUT in self.reason
 
     def is_explained_by(self, said: ClientSaid) -> bool:
-        """Return True if this explains the moment. Clients leave for many reasons, so the polls of one that
-        left are worth a line only if they were too late.
+        """Return True if these metrics explain the moment. Clients leave for many reasons, so the metrics of
+        a client that left count only if its last poll was too long ago.
         """
         poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
         is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
@@ -100,8 +102,8 @@ def _said(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientSaid]:
 
 
 def _moments(r: Rebalance) -> Iterator[_Moment]:
-    """Yield the moments that clients' metrics may explain: members left, were removed, or were
-    slow to join.
+    """Yield the moments that clients' metrics may explain: members left, were removed, or were slow to
+    join.
     """
     gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
     leaves = r.cause.kind is CauseKind.MEMBER_LEFT
@@ -122,7 +124,7 @@ def _moments(r: Rebalance) -> Iterator[_Moment]:
 
 
 def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
-    """Return the metrics of the member's client about the moment, None without any."""
+    """Return the metrics of the member's client that are about the moment, or None if there are none."""
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
     before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
@@ -131,7 +133,7 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
     if after:
         return _certain(moment, after, interval_ms)
     if before is None or moment.about is About.AWAITED:
-        return None  # earlier metrics of a member that finally comes explain nothing
+        return None  # earlier metrics do not explain why a member was slow
     is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
     if moment.is_of_poll_timeout and is_within:
         return _certain(moment, [before], interval_ms)
@@ -148,9 +150,9 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
 
 
 def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientSaid:
-    """Return what pushes say that show the last poll before the moment. The earliest time that they allow is
-    the closest one, because a push takes its time. Seconds are whole, so half a second is added. A client
-    that has left because of its interval had not polled for so long.
+    """Return the metrics from pushes that show the last poll before the moment. The earliest time that they
+    allow is the best estimate, because pushes arrive with a delay. Half a second is added because clients
+    report whole seconds. A client that left because of its poll interval had not polled for at least as long.
     """
     push = pushes[0]
     polls_ms = [poll_ms for one in pushes if (poll_ms := one.time_of(LAST_POLL)) is not None]
@@ -172,7 +174,7 @@ def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Return True if a push after the moment shows that this happened before it, and not since."""
+    """Return True if a push shows that the event last happened before the moment."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
@@ -189,40 +191,40 @@ _WHEN = {
 
 
 def client_lines(r: Rebalance, names: Names, *abouts: About) -> Lines:
-    """Yield what clients said about these moments of a rebalance."""
+    """Yield the lines about clients' metrics for these kinds of moments in a rebalance."""
     for said in r.clients_said:
         if said.about in abouts:
             is_named = said.about is not About.CAUSE or len(r.cause.member_ids) > 1
             name = f"{names.of(said.member_id)}: " if is_named else ""
-            told = _certain_sentence(said) if said.is_certain else _earlier(said)
-            yield "client", f"{name}{told}{_interval(said)}"
+            sentence = _certain_sentence(said) if said.is_certain else _earlier(said)
+            yield "client", f"{name}{sentence}{_interval(said)}"
 
 
 def _certain_sentence(said: ClientSaid) -> str:
     when = _WHEN[said.about]
-    assert said.last_poll_before_ms is not None, "it is what is certain"
-    told = f"its last poll was {_seconds(said.last_poll_before_ms)} {when}"
+    assert said.last_poll_before_ms is not None, "the last poll is certain"
+    text = f"its last poll was {_seconds(said.last_poll_before_ms)} {when}"
     if said.last_heartbeat_before_ms is not None:
-        told += f", its last heartbeat {_seconds(said.last_heartbeat_before_ms)} {when}"
-    return told
+        text += f", its last heartbeat {_seconds(said.last_heartbeat_before_ms)} {when}"
+    return text
 
 
 def _earlier(said: ClientSaid) -> str:
-    """Return earlier metrics of a client, after which it may have polled again."""
-    told = []
+    """Return a sentence about metrics that a client pushed before the moment; it may have polled since."""
+    parts = []
     if said.last_poll_before_ms is not None:
-        told.append(f"its last poll was {_seconds(said.last_poll_before_ms - said.said_before_ms)} ago")
+        parts.append(f"its last poll was {_seconds(said.last_poll_before_ms - said.said_before_ms)} ago")
     if said.last_heartbeat_before_ms is not None:
         ago = _seconds(said.last_heartbeat_before_ms - said.said_before_ms)
-        told.append(f"its last heartbeat {'' if told else 'was '}{ago} ago")
+        parts.append(f"its last heartbeat {'' if parts else 'was '}{ago} ago")
     if said.last_poll_before_ms is None and said.poll_idle_ratio is not None:
-        told.append(f"{said.poll_idle_ratio:.0%} of its time was in poll()")
-    listed = ", ".join(told) or "nothing of its polls"
-    return f"{_seconds(said.said_before_ms)} {_WHEN[said.about]} it said: {listed}"
+        parts.append(f"{said.poll_idle_ratio:.0%} of its time was in poll()")
+    listed = ", ".join(parts) or "nothing about its polls"
+    return f"{_seconds(said.said_before_ms)} {_WHEN[said.about]} it reported: {listed}"
 
 
 def _interval(said: ClientSaid) -> str:
-    """Say the limit where it explains the rest."""
+    """Return the poll interval if the client exceeded it, else ""."""
     poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
     if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
         return ""
@@ -230,6 +232,6 @@ def _interval(said: ClientSaid) -> str:
 
 
 def _seconds(ms: int) -> str:
-    """Return the whole seconds that have passed, because clients say no more."""
+    """Return a duration in whole seconds, because clients report no fractions."""
     seconds = max(ms, 0) // 1_000
     return f"{seconds} s" if seconds < 120 else duration_text(seconds * 1_000)

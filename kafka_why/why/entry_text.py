@@ -1,4 +1,4 @@
-"""An entry of a history as a line of text."""
+"""Formats an entry of a history as a line of text."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""The lines about a rebalance that only a consumer, share or streams group has: its epochs, and each member's
-way to its target assignment.
+"""The lines of a report that only consumer, share and streams groups have: the epochs of a rebalance, and the
+progress of each member to its target assignment.
 """
 
 from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
@@ -55,7 +55,9 @@ def _of_share_group(r: Rebalance, names: Names) -> Lines:
 
 
 def _first_target(new: EpochChange, names: Names) -> str:
-    """`B joined 200 ms after the last assignment: its first target waited 4.8 s`, "" if it did not wait."""
+    """Return `B joined 200 ms after the last assignment, so its first target took 4.8 s`, or "" if a newcomer
+    got its first target at once.
+    """
     since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
     if since_ms is None or target_ms is None or target_ms <= new.after_ms:
         return ""
@@ -64,7 +66,7 @@ def _first_target(new: EpochChange, names: Names) -> str:
     joined = (
         f"{_of(new, names).removeprefix(': ')} joined {duration_text(since_ms)} after the last assignment"
     )
-    return f"{joined}: its first target waited {duration_text(target_ms - new.after_ms)}"
+    return f"{joined}, so its first target took {duration_text(target_ms - new.after_ms)}"
 
 
 def _of(change: EpochChange, names: Names) -> str:
@@ -78,13 +80,13 @@ def _target(change: EpochChange) -> str:
         return "not computed"
     waited_ms = change.target_after_ms - change.after_ms
     when = f"{duration_text(waited_ms)} later" if waited_ms else "at once"
-    changed = f", which changed {count(change.changed_targets, 'member')}" if change.changed_targets else ""
+    changed = f", new for {count(change.changed_targets, 'member')}" if change.changed_targets else ""
     by = "" if change.assignor_name is None else f" by {change.assignor_name}"
     return f"computed {when}{by}{changed}"
 
 
 def _way(way: Progress, r: Rebalance, names: Names) -> str:
-    """`gave up orders 3-5 after 1.0 s; waited 4.0 s for prices 0 of a`."""
+    """Return a member's progress: `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
     parts = []
     is_gone = any(gone.member_id == way.member_id for gone in r.removed)
     if way.revoked:

@@ -31,10 +31,12 @@ _OF_A_TARGET = (
 
 @dataclass(slots=True)
 class _Segment:
-    """Entries of one rebalance, with those of the request or deadline that began it. `opening` is None if the
-    beginning is not in the history. `before` is the assignment before, None if it is not known. `news` are
-    entries that can be the reason of a new epoch and came before: changed topics, initialized partitions.
-    `last_target_ms` is the time of the target assignment before, None if it is not known.
+    """The entries of one rebalance, including all entries of the request or deadline that began it.
+
+    `opening` is None if the beginning is not in the history. `before` is the assignment before the rebalance,
+    or None if unknown. `news` are earlier entries that can be the reason of a new epoch: changed topics,
+    initialized partitions. `last_target_ms` is the time of the previous target assignment, or None if
+    unknown.
     """
 
     entries: list[HistoryEntry]
@@ -48,8 +50,10 @@ class _Segment:
 def rebalances_by_epochs(
     phase: IncarnationHistory[HistoryEntry], known: KnownState, *, is_converted: bool, is_last: bool
 ) -> Iterator[Rebalance]:
-    """Yield the rebalances of a phase that goes by epochs. `known` is taken over and handed on.
-    `is_converted`: the group became a classic group after it. `is_last`: only then a rebalance is under way.
+    """Yield the rebalances of a phase with epochs. `known` is the state before the phase, and is updated.
+
+    `is_converted`: the group became a classic group after the phase. Only in the last phase can a rebalance
+    be under way.
     """
     cutter = _Cutter(Reconciling(known.holdings))
     end = (
@@ -72,7 +76,7 @@ def rebalances_by_epochs(
 
 
 class _Cutter:
-    """Cuts a phase where rebalances begin and end."""
+    """Divides a phase where rebalances begin and end."""
 
     def __init__(self, following: Reconciling) -> None:
         self.following = following
@@ -105,7 +109,7 @@ class _Cutter:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
     def _can_begin(self, event: HistoryEntry) -> bool:
-        """Return True if the next epoch begins a rebalance. That of a share group has one target
+        """Return True if the next epoch begins a rebalance. In a share group it does so after each target
         assignment.
         """
         return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
@@ -118,8 +122,8 @@ class _Cutter:
             self._news = []
 
     def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
-        """End a rebalance because the next one begins. The entries of the request or deadline that begins it
-        are no part of this one.
+        """End a rebalance because the next one begins. The entries of the request or deadline that begins the
+        next one are not part of this one.
         """
         segment = self._segment
         if segment is None:
@@ -135,9 +139,10 @@ class _Cutter:
         yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._calm)
 
     def _end_at_once(self, incarnation: str) -> Iterator[Rebalance]:
-        """End a rebalance that was over with the request that began it, as in a group with one member. The
-        group was Stable before and after it, so it has no entry Stable (GS4). An observed one has (OB26), and
-        so has a share group, whose state is not that of its members (SP25).
+        """End a rebalance that ended with the request that began it, as in a group with one member. The group
+        was Stable before and after the request, so there is no entry of type Stable (GS4). There is one in
+        observed groups (OB26) and in share groups, which are Stable even while their members have no targets
+        (SP25).
         """
         last = None if self._segment is None else self._segment.entries[-1]
         if last is None or last.observed or self._is_amid_a_removal(last):
@@ -150,15 +155,15 @@ class _Cutter:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
 
     def _is_amid_a_removal(self, last: HistoryEntry) -> bool:
-        """Return True if the entry that ends the removal is still to come: the next epoch, or a share group's
-        Empty. A reader of the topic may have only some of a request's entries.
+        """Return True if the entry that ends a removal is not read yet: the next epoch, or Empty in a share
+        group. A reader of the topic may have only some of a request's entries.
         """
         if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
-        """Return True if the known history begins with this entry, in the middle of a rebalance."""
+        """Return True if the history begins with this entry, in the middle of a rebalance."""
         return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
@@ -168,7 +173,7 @@ class _Cutter:
         self.following.begin()
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
-        """End what is known, because entries are missing."""
+        """End the current rebalance and forget the assignment, because entries are missing."""
         yield from self._end_at_once(incarnation)
         if self._segment is not None:
             yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
@@ -189,7 +194,9 @@ class _Cutter:
         ended_ms: int | None,
         after: Holdings | None = None,
     ) -> Rebalance:
-        """`after` is the assignment at the end, if it is not what members have now."""
+        """Return the rebalance that ends. `after` is the assignment at its end if members have since
+        changed.
+        """
         segment, self._segment = self._segment, None
         assert segment is not None
         if outcome is not RebalanceOutcome.SUPERSEDED and self.following.is_complete:
@@ -278,7 +285,9 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
 
 
 def _since_last_target(segment: _Segment, place: int) -> int | None:
-    """Return the time from the target before to a new epoch of a share group, None if it is not known."""
+    """Return how long before a new epoch of a share group the last target was computed, or None if
+    unknown.
+    """
     bump = segment.entries[place]
     if bump.group_type != SHARE or segment.last_target_ms is None:
         return None

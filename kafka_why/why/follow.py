@@ -1,4 +1,4 @@
-"""Follows a group: shows each new entry, and each rebalance with its explanation when it is over."""
+"""Follows a group: shows each new entry, and explains each rebalance when it is over."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,8 +24,9 @@ _RETRY_S = 1.0
 
 
 class Follower:
-    """Shows what follows a report on `history`, of which rebalances that ended before `since_ms` have no
-    number. `show` prints text; `show_json`, if given, prints objects in its place.
+    """Shows the new entries and rebalances of a group after a report on `history`. Their numbers continue
+    those of the report, which omits rebalances that ended before `since_ms`. `show` prints text; if
+    `show_json` is given, it prints objects instead.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Follower:
         self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in over)
 
     def run(self, stop: threading.Event) -> None:
-        """Show new entries until `stop` is set, also after the brokers were away."""
+        """Show new entries until `stop` is set. Retries while the brokers cannot be reached."""
         warning = OutageWarning("reading the group")
         while not stop.is_set():
             try:
@@ -61,7 +62,7 @@ class Follower:
             stop.wait(self._live.interval_s)
 
     def add(self, new: Sequence[AnyHistoryEntry]) -> None:
-        """Show new entries, and the rebalances that are over with them."""
+        """Show new entries, and the rebalances that end with them."""
         for entry in new:
             if self._show_json is None:
                 self._show(visible(entry_line(entry)))
@@ -85,7 +86,7 @@ class Follower:
         self._shown = len(over)
 
     def _forget(self) -> None:
-        """Forget the older half of too many entries."""
+        """Drop the older half of the entries if there are more than _ENTRIES_MAX."""
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[: _ENTRIES_MAX // 2]
             still = len(_over(self._course()))

@@ -1,4 +1,4 @@
-"""A group's history from the events topic, as of now."""
+"""Reads a group's history, up to now, from the events topic or from a folder of an observer."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -36,18 +36,18 @@ log = structlog.get_logger()
 
 
 class HistoryUnavailable(RuntimeError):
-    """There is no history of the group; the message says why, and what to try."""
+    """The error when a group has no history. The message says why, and what to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's entries; some may be duplicates.
+    """The entries of a group. Some may be duplicates.
 
     `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
-    `from_start`: the entries begin with the first retained entry. `records_read` counts
-    all records that were read to find the entries, including other groups' records. `telemetry` is what the
-    members' clients said as of the call. `notes` are about the source. `unnamed` is the
-    number of members that no line names if brokers' logs are the only source, else None.
+    `from_start`: the entries begin with the first retained entry. `records_read` counts all records that were
+    read to find the entries, including those of other groups. `telemetry` has the metrics of the members'
+    clients. `notes` are about the source. If brokers' logs are the only source, `unnamed` is the number of
+    members that no line names, else None.
     """
 
     entries: list[AnyHistoryEntry]
@@ -65,7 +65,7 @@ class LiveSource(Protocol):
     interval_s: float
 
     def more(self) -> list[AnyHistoryEntry]:
-        """Return the entries since the last call, some perhaps again. Raises KafkaError."""
+        """Return the entries since the last call, perhaps with some earlier ones. Raises KafkaError."""
         ...
 
     def close(self) -> None:
@@ -76,11 +76,11 @@ class LiveSource(Protocol):
 def read_history(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None = None
 ) -> History:
-    """Return the entries of a group up to the last one at the time of the call.
+    """Return the entries of a group up to the end of the log at the time of the call.
 
-    These are all retained entries or, with `since_ms`, those that a report of rebalances that ended at or
-    after that time needs. Raises HistoryUnavailable if the group is unknown or no entry of it is retained,
-    and KafkaError if no broker responds.
+    These are all retained entries or, with `since_ms`, the ones needed for a report of rebalances that ended
+    at or after that time. Raises HistoryUnavailable if the group is unknown or none of its entries is
+    retained, and KafkaError if no broker responds.
     """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
@@ -97,7 +97,9 @@ def read_history(
 
 
 def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
-    """Return the latest view of a group, None if there is none. Raises KafkaError if no broker responds."""
+    """Return the latest view of a group, or None if there is none. Raises KafkaError if no broker
+    responds.
+    """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         return _GroupLog(reader, layout, group_id).view()
 
@@ -112,14 +114,14 @@ def why_nothing(group_id: str, groups: Collection[str]) -> str:
 
 
 def near_names(group_id: str, groups: Collection[str]) -> list[str]:
-    """Return existing group ids similar to `group_id`, the most similar first."""
+    """Return existing group ids that are similar to `group_id` or contain it, the most similar first."""
     close = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_NEAR_NAMES)
     holding = [name for name in sorted(groups) if group_id.lower() in name.lower()]
     return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
 
 
 class _GroupLog:
-    """A group's `GroupLog`, read from the brokers."""
+    """A `GroupLog` that is read from the brokers."""
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)
@@ -157,7 +159,7 @@ class _GroupLog:
 
 
 def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
-    """Yield the entry that a record has, none if it cannot be read or is about no group."""
+    """Yield the entry in a record, or nothing if it cannot be decoded or is not about a group."""
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:
@@ -168,7 +170,7 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
 
 
 _EVENTS = "events"
-# Files that were listed can be merged before they are read.
+# Files may be merged, and so deleted, after they were listed and before they are read.
 _TRIES = 5
 _Filters = list[tuple[str, str, str]] | None
 
@@ -180,7 +182,7 @@ def read_folder(folder: Path, group_id: str) -> History:
     """
     if not (folder / _EVENTS).is_dir():
         raise HistoryUnavailable(
-            f"{folder} has no {_EVENTS}: it is not the output of an observer, or is empty"
+            f"{folder} has no folder {_EVENTS}: it is not the output of an observer, or it is empty"
         )
     rows = _read(folder, ["batch", "value"], [("group_id", "==", group_id)])
     in_order = sorted(rows, key=lambda row: row["batch"])
@@ -200,7 +202,7 @@ def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str,
 
 def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
     try:
-        import pyarrow.parquet as pq  # a quarter of a second, which other sources need not wait
+        import pyarrow.parquet as pq  # takes a quarter of a second, so only this source imports it
     except ImportError as error:
         raise HistoryUnavailable(
             f"{folder} has Parquet files, which pyarrow reads: pip install 'kafka-why[parquet]'"
@@ -212,8 +214,8 @@ def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str,
     return found
 
 
-# The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
-# margin is twice the allowed difference of the two: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.
+# A record's timestamp is by its writer's clock, at or after its entry's time, which is by the brokers' clock.
+# The margin is twice the allowed difference: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.
 STAMP_MARGIN_MS = 10_000
 _ASSIGNMENTS = 2
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)
@@ -228,34 +230,33 @@ class GroupLog(Protocol):
     def end(self) -> int: ...
 
     def offset_at(self, at_ms: int) -> int:
-        """Return the first offset whose record has a timestamp at or after a time, `end` if none has."""
+        """Return the first offset with a timestamp at or after `at_ms`, or `end` if there is none."""
         ...
 
     def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
-        """Yield the group's entries from offset `first` to before `end`; it reads no more than are taken."""
+        """Yield the group's entries from offset `first` to before `end`, and read only as far as needed."""
         ...
 
     def view(self) -> GroupSnapshot | None:
-        """Return the group's current view, None if it does not exist or is not Kafka's."""
+        """Return the group's current view, or None if it does not exist or is not a Kafka group."""
         ...
 
 
 def entries_since(log: GroupLog, since_ms: int) -> History:
-    """Return the entries that a report of the rebalances that ended at or after `since_ms` needs.
+    """Return the entries needed for a report of the rebalances that ended at or after `since_ms`.
 
-    The last two assignments before a rebalance determine what moved in it. Each entry says when the rebalance
-    before it began, so these assignments are found by time. The records between an assignment and the next
-    rebalance are read only if a static member returned under another member id.
+    The last two assignments before a rebalance determine what moved in it. Each entry has the time when the
+    previous rebalance began, so these assignments are found by time. The records between an assignment and
+    the next rebalance are read only if a static member returned under another member id.
 
-    These are all entries for a RocketMQ group, for a group of the consumer protocol, and if no rebalance was
-    before.
+    All entries are read for a RocketMQ group, for a group with epochs, and if there was no earlier rebalance.
     """
     low = log.offset_at(since_ms - STAMP_MARGIN_MS)
     found = list(log.entries(low, log.end))
     unread: set[tuple[str, int]] = set()
     view = None if found else log.view()
-    complete_from_ms = since_ms  # all entries from this time on have been found
-    while low > log.begin and not _is_enough(found, since_ms):
+    complete_from_ms = since_ms  # all entries since this time have been found
+    while low > log.begin and not _has_assignments_before(found, since_ms):
         follows = _next(found, view)
         opening_ms = _first_opening_ms(found)
         if opening_ms is not None and opening_ms < complete_from_ms:
@@ -273,9 +274,9 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
 
 
 def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
-    """Return the first offset to read, and the time from which all entries are then found.
+    """Return the first offset to read next, and the time since which all entries are then found.
 
-    It is the offset of the rebalance that began at `rebalance_ms`, or of the first retained entry if that
+    The offset is that of the rebalance that began at `rebalance_ms`, or of the first retained entry if that
     time is None or not before the offset `low`.
     """
     at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
@@ -286,13 +287,13 @@ def _first_opening_ms(found: list[AnyHistoryEntry]) -> int | None:
     return next((entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None)
 
 
-def _is_enough(found: list[AnyHistoryEntry], since_ms: int) -> bool:
+def _has_assignments_before(found: list[AnyHistoryEntry], since_ms: int) -> bool:
     if not found or not isinstance(found[-1], HistoryEntry):
         return False
     if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
         return True
     if any(isinstance(entry, HistoryEntry) and entry.group_type in BY_EPOCHS for entry in found):
-        return False  # an entry shows one member's partitions, and may be as old as the group
+        return False  # each entry has one member's partitions, and the entry needed may be the oldest
     ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
     return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS
 
@@ -304,7 +305,7 @@ def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | No
 
 
 class _Next(NamedTuple):
-    """The entry after the ones that are searched: its name, and the state in which it found the group."""
+    """The entry that follows the searched ones: its name, and the group's state and generation before it."""
 
     incarnation: str
     seq: int
@@ -322,7 +323,7 @@ def _next(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _Next | N
 
 
 def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
-    """Return the members before the known entries, and perhaps others; None if they are unknown."""
+    """Return a set that has all members before the known entries, or None if they are unknown."""
     if not found:
         return None if view is None else frozenset(member.member_id for member in view.members)
     for place, entry in enumerate(found):
@@ -340,11 +341,10 @@ def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> fro
 def _up_to(
     entries: Iterable[AnyHistoryEntry], follows: _Next | None, member_ids: frozenset[str] | None = None
 ) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
-    """Return the entries before `follows`, and the names of those that need not be read.
+    """Return the entries before `follows`, and the names of entries that need not be read.
 
-    If the last rebalance before `follows` assigned partitions only to `member_ids` (None if they are
-    unknown), the entries begin with the end of that rebalance. The names are the names of the entries between
-    it and `follows`.
+    If the last rebalance before `follows` assigned partitions only to `member_ids` (None if unknown), the
+    entries after that rebalance need not be read.
     """
     page: list[AnyHistoryEntry] = []
     for entry in entries:
@@ -370,7 +370,7 @@ def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
 
 
 def _holders(end: HistoryEntry) -> set[str] | None:
-    """Return the members with an assignment at the end of a rebalance, None if the entry omits them."""
+    """Return the members with an assignment at the end of a rebalance, or None if the entry has none."""
     if end.type is EntryType.EMPTY:
         return set()
     return None if end.assignments is None else set(end.assignments)

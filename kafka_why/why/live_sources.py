@@ -1,4 +1,4 @@
-"""The sources of new entries of a group that is followed."""
+"""The sources of new entries of a group: the events topic, `__consumer_offsets`, or polls."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +24,9 @@ from kafka_why.why.polls import GroupPoller, polling_client
 from kafka_why.why.wording import Clock, count
 
 NOT_SEEN_BY_POLLS = (
-    "Polls do not show what was before, why a rebalance began, who left and who expired, nor members and "
-    "rebalances between two polls; what was committed before the first counts as committed then, and "
-    "generations that no member names are counted from 0"
+    "Polls do not show earlier events, why a rebalance began, whether a member left or expired, or members "
+    "and rebalances that come and go between two polls; offsets committed before the first poll count as "
+    "committed at that time, and generations are counted from 0 unless a member reports one"
 )
 _FOREVER_MS = 2**62
 
@@ -34,9 +34,9 @@ log = structlog.get_logger()
 
 
 class LiveHistory:
-    """The events topic of a coordinator of this project, or an observer, from its end at the start on."""
+    """New entries on the events topic of a coordinator of this project, or of an observer."""
 
-    interval_s = 0.0  # a read waits
+    interval_s = 0.0  # `more` itself waits for records
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, group_id: str) -> None:
         self._group_id = group_id
@@ -54,9 +54,10 @@ class LiveHistory:
 
 
 class LiveOffsetsTopic:
-    """The group's partition of `__consumer_offsets`. Between records DescribeGroups shows a classic group.
+    """New entries on the group's partition of `__consumer_offsets`. A classic group is also polled by
+    DescribeGroups, because its records show a rebalance only when it is over.
 
-    `history` is as of the start. Raises HistoryUnavailable and KafkaError.
+    `history` has the entries up to the start. Raises HistoryUnavailable and KafkaError.
     """
 
     interval_s = 0.5
@@ -100,9 +101,11 @@ class LiveOffsetsTopic:
 
 
 class BrokersClock:
-    """The difference of this machine's clock and the brokers', by the times of their records.
+    """An estimate of the difference between this machine's clock and the brokers', by the times of
+    records.
 
-    A record that a read finds was appended after the read before. `ahead_ms` is 0 unless that cannot be.
+    A record that a read finds was appended after the previous read. `ahead_ms` is the difference closest to 0
+    with which the times of all records agree.
     """
 
     def __init__(self) -> None:
@@ -111,11 +114,11 @@ class BrokersClock:
 
     @property
     def ahead_ms(self) -> int:
-        """The difference, negative if this machine's clock is behind."""
+        """The time by which this machine's clock is ahead, negative if it is behind."""
         return min(max(0, self._least_ms), self._most_ms)
 
     def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
-        """Apply the time of the newest record of a read, None without a new one."""
+        """Apply the time of the newest record of a read, or None if the read had no new record."""
         if appended_ms is not None and self._before_ms is not None:
             self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
             self._most_ms = min(self._most_ms, answered_ms - appended_ms)
@@ -123,9 +126,11 @@ class BrokersClock:
 
 
 class Polling:
-    """Polls of the group, where `__consumer_offsets` must not be read. Polls once at the start.
+    """New entries from polls of the group, for principals that may not read `__consumer_offsets`. The first
+    poll is at the start.
 
-    Raises HistoryUnavailable if there is no such group, or it must not be described, and KafkaError.
+    Raises HistoryUnavailable if the group does not exist or the principal may not describe it, and
+    KafkaError.
     """
 
     interval_s = 1.0
@@ -144,7 +149,7 @@ class Polling:
         except GroupAuthorizationFailedError as error:
             self.close()
             raise HistoryUnavailable(
-                f"group {group_id} must not be described by this principal. Grant it with: kafka-acls.sh "
+                f"this principal may not describe group {group_id}. Grant the right with: kafka-acls.sh "
                 f"--bootstrap-server {client_config} --add --allow-principal User:NAME "
                 f"--operation Describe --group {group_id}"
             ) from error
@@ -156,9 +161,9 @@ class Polling:
 
     @property
     def notes(self) -> list[str]:
-        """The notes on what polling does and does not see."""
+        """The notes about the polls, and about what polls do not show."""
         polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
-        return [f"known by {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
+        return [f"from {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
 
     def more(self) -> list[AnyHistoryEntry]:
         self._poll()
@@ -176,14 +181,14 @@ class Polling:
 
     def why_empty(self) -> str:
         """Return why there is no entry yet."""
-        return f"group {self._group_id} is {self._state}, and nothing else was seen of it by polling"
+        return f"group {self._group_id} is {self._state}, and the polls saw no change"
 
     def close(self) -> None:
         self._admin.close()
 
 
 WATCH_S = 10
-"""The time for which a group is polled if it is not followed."""
+"""How long a group is polled if it is not followed, in seconds."""
 
 
 def read_at_once(
@@ -196,11 +201,11 @@ def read_at_once(
     follows: bool,
     tell: Callable[[str], None],
 ) -> tuple[History, LiveSource | None]:
-    """Return the history of a group, and the source of its new entries if it is followed. The group is polled
-    if `polls` is True, with None only if `__consumer_offsets` is not readable. `tell` is called with a
-    message before a long wait.
+    """Return the history of a group and, if it is followed, the source of its new entries.
 
-    Raises HistoryUnavailable, which names the right that is missing, and KafkaError.
+    If `polls` is True the group is polled, if None only where `__consumer_offsets` is not readable. `tell` is
+    called with a message before a long wait. Raises HistoryUnavailable, which names the missing right, and
+    KafkaError.
     """
     because: list[str] = []
     if not polls:
@@ -218,13 +223,13 @@ def read_at_once(
     except HistoryUnavailable as error:
         raise HistoryUnavailable("; ".join([*because, str(error)])) from error
     if not follows:
-        tell(f"Polling the group for {WATCH_S} s; --follow goes on until Ctrl-C.")
+        tell(f"Polling the group for {WATCH_S} s; --follow continues until Ctrl-C.")
         _watch(polling, because)
     return replace(polling.history, notes=[*polling.notes, *because]), polling if follows else None
 
 
 def _watch(polling: Polling, because: list[str]) -> None:
-    """Poll for some time. Raises HistoryUnavailable if nothing was seen."""
+    """Poll for WATCH_S seconds. Raises HistoryUnavailable if there is no entry then."""
     end_s = time.monotonic() + WATCH_S
     entries = polling.history.entries
     with closing(polling):

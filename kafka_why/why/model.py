@@ -1,7 +1,7 @@
 """The data of a report on rebalances. Times are milliseconds since the epoch, durations milliseconds.
 
-None means that the history does not contain the value: retention may have deleted its beginning, entries may
-be missing, and assignments of protocols other than Kafka's consumer are bytes.
+None means that the history does not have the value: retention may have deleted its beginning, entries may be
+missing, and only assignments of Kafka's consumer can be decoded.
 """
 
 from enum import StrEnum
@@ -40,8 +40,8 @@ class CauseKind(StrEnum):
 
 
 class RebalanceOutcome(StrEnum):
-    """The end of a rebalance. SUPERSEDED: the next one began before the assignment was made, or before each
-    member of a share group had it. CONVERTED: the group changed its protocol before.
+    """The end of a rebalance. SUPERSEDED: the next one began before the assignment was made or, in a share
+    group, before each member had it. CONVERTED: the group changed its protocol before the rebalance ended.
     """
 
     STABLE = "Stable"
@@ -54,8 +54,9 @@ class RebalanceOutcome(StrEnum):
 
 class Cause(Struct, frozen=True, kw_only=True):
     """The cause of a rebalance. `trigger` is the id of the request, or the deadline, that caused it.
-    `principal` is that of the request, None if it named none. `client_reason` is the reason that the client
-    itself sent (KIP-800), None if it sent none. There are several members if one request or deadline removed
+
+    `principal` is the principal of the request, or None if it had none. `client_reason` is the reason that
+    the client itself sent (KIP-800), or None. There are several members if one request or deadline removed
     several.
     """
 
@@ -71,14 +72,14 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Joined(Struct, frozen=True, gc=False):
-    """A member that joined, and how long after the beginning of the rebalance, or after it had gone."""
+    """A member that joined. `after_ms` is the time since the rebalance began, or since the member left."""
 
     member_id: str
     after_ms: int
 
 
 class Removed(Struct, frozen=True, gc=False):
-    """A removed member, or an id that never joined, and how long after the rebalance's beginning."""
+    """A removed member, or an id that never joined. `after_ms` is the time since the rebalance began."""
 
     member_id: str
     after_ms: int
@@ -97,10 +98,11 @@ class MemberMoves(Struct, frozen=True, gc=False):
 
 
 class Moves(Struct, frozen=True, kw_only=True):
-    """The partitions that changed owners. `partitions` counts those assigned afterwards.
-    `kafka_why.why.moves` defines `moved` and `needless`. `fresh` had no owner before, `released` have no
-    owner afterwards. `needless` is None for a group of the consumer protocol, whose history does not have the
-    subscriptions.
+    """The numbers of partitions that changed owners, and each member's changes.
+
+    `partitions` are assigned afterwards. `kafka_why.why.moves` defines `moved` and `needless`. `fresh` had no
+    owner before, and `released` have no owner afterwards. `needless` is None for a group of the consumer
+    protocol, because its history does not have the subscriptions.
     """
 
     partitions: int
@@ -120,11 +122,12 @@ class Idle(Struct, frozen=True):
 
 
 class EpochChange(Struct, frozen=True, kw_only=True):
-    """A change of the group epoch. `after_ms` is the time since the beginning of the rebalance, and
-    `target_after_ms` that until the target assignment of this epoch or of a later one, None if there is none
-    yet. `changed_targets` is the number of members whose target this assignment changed. In a share group
-    `last_target_before_ms` is the time from the target assignment before to this change, None if that is not
-    known: the next one has to wait for the assignment interval.
+    """A change of the group epoch. Times are since the beginning of the rebalance.
+
+    `target_after_ms` is the time of the target assignment of this epoch or a later one, or None if there is
+    none yet. `changed_targets` is the number of members whose target this assignment changed. In a share
+    group `last_target_before_ms` is how long before this change the last target was computed, or None if
+    unknown: the next target has to wait for the assignment interval.
     """
 
     epoch: int
@@ -137,19 +140,20 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 
 
 class HandedOver(Struct, frozen=True):
-    """Partitions, by topic, that a member waited for, and their holder, None if it had left."""
+    """Partitions, by topic, that a member waited for, and their holder, or None if it had left."""
 
     partitions: dict[str, list[int]]
     of_member_id: str | None
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """The way of one member to the target assignment. Times are since the beginning of the rebalance.
+    """One member's progress to its target assignment.
 
-    `revoked` is what the coordinator asked it to give up. `revoking_ms` is the time until its client had done
-    that, the longest if it was asked more than once; None if it has not, or was not asked. `waited_for` are
-    the partitions that other members had to give up first, and `waiting_ms` the time until it had the last
-    of them. `settled_after_ms` is None if it has not reached the target assignment.
+    The coordinator asked the member to give up `revoked`. `revoking_ms` is the longest time from such a
+    request until the client had done so, or None if it has not, or was never asked. `waited_for` are
+    partitions that other members had to give up first, and `waiting_ms` is the time until the member had the
+    last of them. `settled_after_ms` is the time from the beginning of the rebalance until the member reached
+    its target, or None if it has not.
     """
 
     member_id: str
@@ -161,9 +165,9 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
-    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: these are
-    additions, and the worker keeps the rest, except for what is revoked. `delay_ms` is how long the work of a
-    worker that left waits for its return, 0 for none. `error` is that of Connect's protocol, 0 for none.
+    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: the worker
+    also keeps its earlier work, except for what is revoked. `delay_ms` is how long the work of a worker that
+    left waits for its return, or 0. `error` is an error code of Connect's protocol, or 0.
     """
 
     connectors: list[str]
@@ -176,9 +180,9 @@ class ConnectWork(Struct, frozen=True, kw_only=True):
 
 
 class StreamsTasks(Struct, frozen=True, kw_only=True):
-    """The tasks of a thread of Kafka Streams. `next_rebalance_ms` is when it asks for a rebalance, in
-    milliseconds since the epoch: 0 for at once (a follow-up rebalance), None for never. `error` is the name
-    or the number of Kafka's AssignorError, None for none.
+    """The tasks of a thread of Kafka Streams. `next_rebalance_ms` is when the thread will ask for a
+    rebalance, in milliseconds since the epoch: 0 for at once (a follow-up rebalance), None for never. `error`
+    is the name or the number of a Kafka AssignorError, or None.
     """
 
     active: list[str]
@@ -188,8 +192,8 @@ class StreamsTasks(Struct, frozen=True, kw_only=True):
 
 
 class About(StrEnum):
-    """The subject of a client's words: its member led to the rebalance by leaving or expiring, was removed
-    later, or was waited for.
+    """The role of a member whose client's metrics are reported. CAUSE: the rebalance began because it left or
+    expired. REMOVED: it was removed during the rebalance. AWAITED: the others waited for it to rejoin.
     """
 
     CAUSE = "cause"
@@ -198,14 +202,14 @@ class About(StrEnum):
 
 
 class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
-    """The metrics of a member's client (KIP-714). Durations end when the member left, expired or was removed;
-    of a member that was waited for they end when the rebalance began. A negative `said_before_ms` is the time
-    after that.
+    """The metrics that a member's client pushed (KIP-714), relative to one moment: when the member left,
+    expired or was removed or, for an awaited member, when the rebalance began.
 
-    `is_certain`: the poll was the last one before that moment. Else the client may have polled, and sent
-    heartbeats, after it had said this. Clients say whole seconds, and librdkafka says nothing of polls but
-    `poll_idle_ratio`, the part of its time that the application spent in poll(). `max_poll_interval_ms` is
-    the one with which the member joined, None if that is no longer known.
+    The client pushed the metrics `said_before_ms` before the moment (after it if negative). `is_certain`: the
+    poll was the last one before the moment. Otherwise the client may have polled and sent heartbeats since
+    the push. Clients report whole seconds. librdkafka reports only `poll_idle_ratio`, the share of its time
+    that the application spent in poll(). `max_poll_interval_ms` is the value with which the member joined, or
+    None if that is no longer known.
     """
 
     about: About
@@ -219,9 +223,9 @@ class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AskedOfShares(Struct, frozen=True, kw_only=True):
-    """A request to the share coordinator at `since_ms`, by topic, that is not done: to initialize
-    partitions, or to delete their state. `task` is None in an observed group. `error_code` is that of the
-    last answer, None before one. `is_open` is false if the task has ended with it.
+    """An unfinished request to the share coordinator, sent at `since_ms`: to initialize partitions (by topic)
+    or to delete their state. `task` is None in an observed group. `error_code` is the error of the last
+    response, or None before the first. `is_open` is False if the task has ended with that error.
     """
 
     task: str | None
@@ -233,8 +237,8 @@ class AskedOfShares(Struct, frozen=True, kw_only=True):
 
 
 class SharesNow(Struct, frozen=True, kw_only=True):
-    """The partitions of a share group: the number of those that are initialized, those of them
-    that no member has while there are members, and what is asked for, the oldest first.
+    """The partitions of a share group: the number of initialized ones, `idle` ones that are initialized but
+    that no member has although the group has members, and the unfinished requests, oldest first.
     """
 
     initialized: int
@@ -243,29 +247,30 @@ class SharesNow(Struct, frozen=True, kw_only=True):
 
 
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
+    """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance
+    begins.
 
     `preparing_ms` ends when the generation is formed, `completing_ms` starts there; `duration_ms` is the sum.
     `beginning_lost`: the history begins, or continues after missing entries, in the middle of the rebalance;
     `began_ms` is then the first known time. `waited_for` are the members that had to join (again). `last` is
-    the one of them that joined, or was removed, last. `unsynced` are the members without a SyncGroup request
-    when the group became Stable. `assignment_bytes`, by member, is set if assignments cannot be read.
-    `connect` and `streams`, by member, have what Kafka Connect and Kafka Streams assign, {} in other groups.
+    the last of them to join or to be removed. `unsynced` are the members without a SyncGroup request when the
+    group became Stable. `assignment_bytes`, the sizes by member, is set if assignments cannot be decoded.
+    `connect` and `streams`, by member, are the assignments of Kafka Connect and Kafka Streams.
 
-    A rebalance of a group of the consumer protocol begins with a change of the group epoch, and ends when
-    every member has its target assignment. Generations are group epochs. It has `epochs`, the changes of the
-    epoch, and `progress`; `last` is the member that had its target last. Members do not join again, so
-    what is about joining is empty. Share and streams groups are the same, but that a rebalance of a
-    share group has one target assignment: it is SUPERSEDED by the change that asks for the next one.
-    `has_tasks`: it is a streams group, which has tasks in the place of partitions (`active 0`). `is_shared`:
-    it is a share group. `converted` says how the group changed its protocol at the beginning of the
-    rebalance, None if it did not. `observed`: it follows from the records of
-    the cluster's own coordinator (docs/observe.md). Of a classic group these do not say when it began. If it
-    was seen while it lasted, it began at most `began_within_ms` before `began_ms`, and `waited_for` is
-    inferred: members of the generation before that were there when the group was last seen, and are gone.
-    `clients_said` is what members' clients pushed to a gateway, where that takes it. `returned` is the member
-    as which the client of a member that went came back: one of the same client id and host, which no other
-    member had.
+    In a consumer, share or streams group a rebalance begins with a change of the group epoch, and ends when
+    every member has its target assignment. Generations are group epochs. The rebalance has `epochs`, the
+    changes of the epoch, and `progress`; `last` is the last member to reach its target. Members do not
+    rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment: the
+    change that requires the next one supersedes it.
+
+    `has_tasks`: a streams group, which has tasks instead of partitions (`active 0`). `is_shared`: a share
+    group. `converted` describes the change of the group's protocol at the beginning of the rebalance, or is
+    None. `observed`: the rebalance is inferred from the records of the cluster's own coordinator
+    (docs/observe.md). For a classic group these do not show when it began. If polls saw the group rebalance,
+    it began at most `began_within_ms` before `began_ms`, and `waited_for` is inferred: members of the
+    previous generation that were in the group at the last poll, and are not in the new generation.
+    `clients_said` are metrics that clients pushed to a gateway. `returned` is the member under which the
+    client of a member that left came back: a new member with the same client id and host.
     """
 
     number: int
@@ -308,16 +313,16 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_begin_unknown(self) -> bool:
-        """Return True if the cluster's own coordinator has written nothing about the beginning."""
+        """Return True if the rebalance is observed and its beginning is not known."""
         return self.observed and self.beginning_lost
 
     @property
     def is_longer_than_known(self) -> bool:
-        """Return True if it began before `began_ms`, or its end is not known."""
+        """Return True if the rebalance may have begun before `began_ms`, or its end is not known."""
         is_end_unknown = self.outcome is RebalanceOutcome.UNKNOWN
         return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
 
     @property
     def goes_by_epochs(self) -> bool:
-        """Return True if it is a consumer, share or streams group, by what the rebalance shows."""
+        """Return True if the rebalance has epochs: it is of a consumer, share or streams group."""
         return bool(self.epochs or self.progress)

@@ -1,4 +1,4 @@
-"""The partitions a rebalance moved, and how many of the moves were needless.
+"""Finds the partitions that a rebalance moved, and how many of the moves were needless.
 
 A partition is *moved* if it is assigned after the rebalance and its last owner is not its current owner. Its
 last owner is the member that held it before the rebalance. If no member held it because the previous
@@ -10,7 +10,7 @@ needs, in which the members' counts differ by at most one. Stayers are the membe
 minimum number of partitions that stayers have to give up for some even split of the P partitions among the n
 members is
 
-    sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q, r = divmod(P, n)
+sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q, r = divmod(P, n)
 
 where a(m) is how many of the P partitions the stayer m owned last: each stayer may keep q, and r of them one
 more. Moves from stayers beyond this minimum are *needless*: another assignment, at least as even, would have
@@ -44,7 +44,7 @@ Numbers: TypeAlias = Mapping[MemberId, int]
 
 
 def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
-    """Return one assignment; None if one member's bytes are not of Kafka's consumer."""
+    """Return an assignment, or None if the bytes of a member are not an assignment of Kafka's consumer."""
     try:
         return {member_id: _decoded(data) for member_id, data in assignments.items()}
     except ProtocolError:
@@ -52,15 +52,15 @@ def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
 
 
 def _decoded(data: bytes) -> Partitions:
-    """Return the partitions in a member's assignment, none for empty bytes. Raises ProtocolError."""
+    """Return the partitions in a member's assignment; empty bytes have none. Raises ProtocolError."""
     return frozenset(decode_assignment(data).partitions if data else ())
 
 
 class Assignments:
-    """The assignments by leaders, read in the order of the history.
+    """A decoder of leaders' assignments, which are read in the order of the history.
 
-    Bytes that did not change since the previous assignment are not decoded again. Only the last assignment's
-    partitions, and every assignment's number of partitions, stay in memory.
+    Bytes that have not changed since the previous assignment are not decoded again. Only the last
+    assignment's partitions, and every assignment's numbers of partitions, stay in memory.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Assignments:
         self._numbers: dict[tuple[str, int], Numbers | None] = {}
 
     def holdings(self, entry: HistoryEntry) -> Holdings | None:
-        """Return the assignment of an entry, None if a member's bytes are not of Kafka's consumer, or it has
-        none. Empty bytes are no partitions.
+        """Return the assignment of an entry, or None if it has none or the bytes of a member are not an
+        assignment of Kafka's consumer.
         """
         if entry.assignments is None:
             return None
@@ -89,7 +89,7 @@ class Assignments:
         return self._numbers.get(name)
 
     def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
-        """Return the holdings. Raise ProtocolError."""
+
         before, self._last = self._last, {}
         found: dict[MemberId, Partitions] = {}
         for member_id, data in assignments.items():
@@ -107,7 +107,7 @@ _NOTHING: Final[Partitions] = frozenset()
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
-    """Return each partition's owner; the first of several, which only a faulty leader assigns."""
+    """Return each partition's owner. If a faulty leader assigned several, the first one counts."""
     found: dict[TopicPartition, MemberId] = {}
     for member_id, partitions in holdings.items():
         for partition in partitions:
@@ -121,10 +121,10 @@ def compare(
     released: Mapping[TopicPartition, MemberId] | None = None,
     subscriptions: Subscriptions | None = None,
 ) -> Moves:
-    """Return what moved from one assignment to the next.
+    """Compare one assignment with the next.
 
-    `released`: last owners of partitions that had no owner before. `subscriptions` are topics by member, None
-    if all members subscribe to the same topics.
+    `released` are the last owners of partitions that had no owner before. `subscriptions` are topics by
+    member, or None if all members subscribe to the same topics.
     """
     changed = _changed(before, after)
     held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
@@ -147,8 +147,9 @@ def compare(
 
 
 def compare_shared(before: Holdings, after: Holdings) -> Moves:
-    """Return what moved in a share group, where several members may have a partition. One has moved if it has
-    a member that it did not have, and had another one. No move is needless: there is no fewest number.
+    """Compare two assignments of a share group, where several members may have a partition. A partition has
+    moved if it has a new member and had another one before. `needless` is None, because no minimum is
+    defined.
     """
     had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
     new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
@@ -163,8 +164,8 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
 
 
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
-    """Return the members that determine what moved: those whose partitions have changed. If one partition
-    has two owners, these are all members, because the first of them counts.
+    """Return the members whose partitions have changed, because only they determine what moved. Return all
+    members if a partition has two owners, because then their order matters.
     """
     members = dict.fromkeys([*before, *after])
     if not (_has_single_owners(before) and _has_single_owners(after)):
@@ -182,9 +183,10 @@ def needless(
     members: Collection[MemberId],
     kept: Numbers = MappingProxyType({}),
 ) -> int:
-    """Return how many moves from stayers exceed what an even split needs; `members` are the current ones.
+    """Return how many moves from stayers exceed what an even split needs. `members` are the current ones.
 
-    `kept` are the numbers of further partitions, of the members whose partitions have not changed.
+    `kept` are the numbers of partitions of members whose partitions have not changed. These partitions are
+    not in `last` and `now`.
     """
     if not members:
         return 0
@@ -264,16 +266,15 @@ def idle(
     protocol_name: str | None,
     settled: bool,
 ) -> Idle:
-    """Return how long partitions had no consumer during a rebalance. `held` is the assignment before,
-    `entries` are the rebalance's, `span_ms` its beginning and end.
+    """Return how long partitions had no consumer during a rebalance. `held` is the assignment before it,
+    `entries` are its entries, and `span_ms` is its beginning and end.
 
     With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when
-    the group is Stable. With the cooperative protocol a member keeps them. Idle are then only the partitions
-    of a removed member, and those that the rebalance before revoked and did not assign. A member that was
-    removed because it was silent may have stopped earlier; the history does not say when.
-
-    `settled`: the group was Stable before. If it was not, members of an eager protocol hold nothing from the
-    beginning on.
+    the group is Stable. With the cooperative protocol a member keeps its partitions. Then only the partitions
+    of removed members are idle, and those that the previous rebalance revoked and did not assign. A member
+    that was removed because it was silent may have stopped earlier; the history does not say when. `settled`:
+    the group was Stable before the rebalance. If it was not, members of an eager protocol hold nothing during
+    the whole rebalance.
     """
     began_ms, ended_ms = span_ms
     cooperative = protocol_name == COOPERATIVE
@@ -287,7 +288,7 @@ def idle(
     times = [(len(released), ended_ms - began_ms)]
     seen = set(released)
     for member_id in reversed([m for m in held if m in stopped_ms]):
-        # Of several owners, which only a faulty leader assigns, the last counts.
+        # If a faulty leader assigned a partition to several owners, the last one counts.
         times.append((len(held[member_id] - seen), ended_ms - stopped_ms[member_id]))
         seen |= held[member_id]
     times = [(number, ms) for number, ms in times if number and ms > 0]
@@ -300,7 +301,8 @@ def idle(
 
 @dataclass(slots=True)
 class KnownState:
-    """The state that one segment of a life hands to the next: the assignment, and the current member ids.
+    """The state that one segment of a history passes to the next: the assignment, and the current member
+    ids.
 
     `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
     last rebalance revoked and did not assign. `settled`: the last rebalance was completed.
@@ -333,7 +335,7 @@ class KnownState:
         return renamed
 
     def set_holdings(self, holdings: Holdings | None) -> None:
-        """Set the new assignment."""
+        """Set the new assignment, and find the partitions that it released."""
         if self.holdings is not None and holdings is not None:
             now: frozenset[TopicPartition] = frozenset().union(*holdings.values())
             before = self.holdings.items()

@@ -1,8 +1,8 @@
-"""A group's history from `__consumer_offsets`, where nothing of ours was set up before.
+"""Reads a group's history from `__consumer_offsets`, so nothing of this project has to be set up before.
 
-The cluster's own coordinator keeps a group's generations, members, assignments and offsets there. The newest
-segment of a partition is never compacted, so it has all of it. Of what is older only the last record of each
-key is sure to be there. What follows from the records is decided by `kafka_why.observed`, as for `observe`.
+The cluster's own coordinator stores a group's generations, members, assignments and offsets there. The newest
+segment of a partition is never compacted, so it has all records. Of older records, only the last one of each
+key is certain to be there. `kafka_why.observed` derives the history from the records, as for `observe`.
 """
 
 from struct import pack
@@ -30,23 +30,23 @@ from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.why.wording import Clock
 
 SLICE_RECORDS = 200_000
-"""The newest records that are read first. If they do not have enough, four times as many are read."""
+"""How many of the newest records are read first. If these do not suffice, four times as many are read."""
 GENERATIONS = 11
-"""The generations that show the last ten rebalances of a classic group. Each has the whole group."""
+"""The number of generations that show the last ten rebalances of a classic group."""
 _GROWTH = 4
 
 
 class OffsetsUnreadable(HistoryUnavailable):
-    """The topic does not exist, or the principal must not read it."""
+    """The error when the topic does not exist or the principal may not read it."""
 
 
 def read_offsets_topic(
     client_config: ClientConfig, group_id: str, since_ms: int | None, progress: Progress = lambda *_: None
 ) -> History:
     """Return the history of a group up to now: its last ten rebalances, or those that ended at or after
-    `since_ms`. All that the log has is read of a group whose records are increments.
+    `since_ms`. The whole log is read for a group with epochs, because its records are increments.
 
-    Raises HistoryUnavailable if the log has no record of the group or must not be read, and KafkaError.
+    Raises HistoryUnavailable if the log has no record of the group or may not be read, and KafkaError.
     """
     with OffsetsTopic(client_config) as topic:
         part = topic.recent(group_id, since_ms, progress)
@@ -56,10 +56,10 @@ def read_offsets_topic(
 
 
 class OffsetsTopic:
-    """Reads `__consumer_offsets` over one connection. For one thread.
+    """A reader of `__consumer_offsets` over one connection. For one thread.
 
-    All methods raise KafkaError, and a `with` statement raises HistoryUnavailable if the topic does not exist
-    or must not be read.
+    All methods raise KafkaError. The end of the `with` statement converts it to HistoryUnavailable if the
+    topic does not exist or may not be read.
     """
 
     def __init__(self, client_config: ClientConfig) -> None:
@@ -72,13 +72,13 @@ class OffsetsTopic:
         return self._stored.partitions
 
     def _partitions_of(self, group_id: str) -> tuple[int, ...]:
-        """Return the partitions that may have a group: Kafka's, then Redpanda's."""
+        """Return the partitions that may have a group: the one in Kafka, then the one in Redpanda."""
         partitions = self.partitions
         return partition_of_offsets(group_id, partitions), redpandas_partition(group_id, partitions)
 
     def group(self, group_id: str) -> ObservedGroup | None:
-        """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction
-        keeps the last record of each key, so no older one is missing.
+        """Return a group's current state, with its offsets, or None if the log has no record of it.
+        Compaction retains the last record of each key, so the state is complete.
         """
         for partition in self._partitions_of(group_id):
             begin, end = self._bounds(partition)
@@ -88,7 +88,7 @@ class OffsetsTopic:
         return None
 
     def recent(self, group_id: str, since_ms: int | None, progress: Progress) -> "GroupRecords":
-        """Return the last records of a group, perhaps none. `read_on` continues."""
+        """Return the last records of a group, perhaps none. `read_on` adds later ones."""
         kafkas, redpandas = self._partitions_of(group_id)
         found = self._recent(group_id, kafkas, since_ms, progress)
         if found.entries or found.group is not None:
@@ -108,7 +108,7 @@ class OffsetsTopic:
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
-        """Return the first offset, and the one after the last."""
+        """Return the first offset, and the offset after the last one."""
         begin, end = (self._stored.offset(partition, at) for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
         return begin, end
 
@@ -126,21 +126,21 @@ class OffsetsTopic:
         return part
 
     def read_on(self, part: "GroupRecords") -> None:
-        """Read what was appended since."""
+        """Read the records that were appended since the last read."""
         part.read(self._stored, self._stored.offset(part.partition, OffsetSpec.LATEST))
 
     def why_nothing(self, group_id: str) -> str:
-        """Return why there is no entry of a group."""
+        """Return a message that says why a group has no entry."""
         group = self.group(group_id)
         if group is not None and group.epochs is not None:
             members = len(group.epochs.subscriptions)
             return (
-                f"compaction has left no change of group {group_id}, only what it is like now: "
+                f"compaction has removed the changes of group {group_id}, only its current state is left: "
                 f"{group.state_now()}, epoch {group.generation}, {counted(members, 'member')}"
             )
         groups = {row.group for row in list_broker_groups(self._client_config)}
         if group_id in groups:
-            why = "it had none, or compaction has removed what was before the last one went"
+            why = "it never had any, or compaction has removed the records from before the last one left"
             return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: {why}"
         return why_nothing(group_id, groups)
 
@@ -153,7 +153,7 @@ class OffsetsTopic:
         self._stored.close()
         if isinstance(error, TopicAuthorizationFailedError):
             raise OffsetsUnreadable(
-                f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
+                f"this principal may not read {KAFKAS_OFFSETS_TOPIC}. Grant the right with: kafka-acls.sh "
                 f"--bootstrap-server {self._client_config} --add --allow-principal User:NAME "
                 f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}"
             ) from error
@@ -165,8 +165,8 @@ class OffsetsTopic:
 
 
 class GroupRecords:
-    """The records of one group from the offset `first` on, and what follows from them: `entries`, and the
-    `group` after the last record, None if there is none. The partition begins at `begin`.
+    """The records of one group since the offset `first`, with the `entries` that follow from them and the
+    `group` after the last record, or None if it does not exist. The partition begins at `begin`.
     """
 
     def __init__(self, group_id: str, partition: int, names: NamesById, begin: int, first: int) -> None:
@@ -175,7 +175,7 @@ class GroupRecords:
         self.group: ObservedGroup | None = None
         self.has_increments = False
         self._key = group_id.encode()
-        # Every key of the group has its id like this, after its first two bytes.
+        # Every key of the group has these bytes after the first two.
         self.walk = LogWalk(first, first, pack(">h", len(self._key)) + self._key)
         self._names, self._begin = names, begin
         self._generations = 0
@@ -185,21 +185,22 @@ class GroupRecords:
 
     @property
     def history(self) -> History:
-        """The entries as a history with a note that says since when no record is missing. Of a group that
-        existed before, that is since its first entry, because the cause of that entry is in older records.
+        """The entries as a history, with a note that says since when no record is missing. For a group that
+        existed before, this is the time of its first entry, because older records have the cause of that
+        entry.
         """
         number, walk = self.walk.next_offset - self.walk.first, self.walk
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._begin
-        note = f"read from {name}, which has all its records"
+        note = f"read from {name}, which is complete"
         if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._begin == 0):
-            earlier = COMPACTED if is_all else "of what is older nothing was read (--since)"
+            earlier = COMPACTED if is_all else "older records were not read (--since)"
             found_ms = [one.at_ms for one in self.entries[:1] if one.type is not EntryType.GROUP_CREATED]
             whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
             note = f"read from {name}, which has every record since {whole}; {earlier}"
         return History([*self.entries], frozenset(), from_start=False, records_read=number, notes=[note])
 
     def is_enough(self, since_ms: int | None) -> bool:
-        """Return True if no older record is needed."""
+        """Return True if no older records are needed."""
         if self.has_increments or self._first_generation_ms is None:
             return False
         return self._generations >= GENERATIONS if since_ms is None else self._first_generation_ms <= since_ms
@@ -227,7 +228,7 @@ class GroupRecords:
         self.group = None if seen.is_over else seen.group
 
     def sight(self, seen_rebalancing: RebalanceSeen) -> None:
-        """Apply the sightings of the group."""
+        """Apply a poll that saw the group rebalance."""
         if self.group is not None:
             name = seen_rebalancing.run
             self.entries += sight(self.group, seen_rebalancing, At(0, name, name)).history

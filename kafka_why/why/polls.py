@@ -1,4 +1,4 @@
-"""Polls of one group: its description by its coordinator, and its committed offsets.
+"""Polls one group: its coordinator's description of it, and its committed offsets.
 
 Source: DescribeGroupsResponse.json, ConsumerGroupDescribeResponse.json, ShareGroupDescribeResponse.json,
 StreamsGroupDescribeResponse.json.
@@ -39,7 +39,7 @@ from kafka_why.wire.group_descriptions import (
     message_class,
 )
 
-# The gateway passes these on unread, so they are not among the messages that it knows.
+# The gateway forwards these without decoding them, so they are not among its messages.
 _StreamsGroupDescribeRequest = message_class("StreamsGroupDescribeRequest")
 _StreamsGroupDescribeResponse = message_class("StreamsGroupDescribeResponse")
 _TIMEOUT_MS = 10_000
@@ -58,8 +58,8 @@ def polling_client(client_config: ClientConfig) -> KafkaAdminClient:
 
 
 class GroupPoller:
-    """Describes one group, probably of this kind. For one thread. All methods raise KafkaError,
-    GroupAuthorizationFailedError among them if the principal has no DESCRIBE on the group.
+    """A poller of one group, which is probably of the given kind. For one thread. All methods raise
+    KafkaError, in particular GroupAuthorizationFailedError if the principal has no DESCRIBE on the group.
     """
 
     def __init__(self, admin: KafkaAdminClient, group_id: str, kind: str = CLASSIC) -> None:
@@ -68,8 +68,8 @@ class GroupPoller:
         self._kind = kind
 
     def describe(self) -> ClassicPoll | EpochsPoll | None:
-        """Return the group as its coordinator has it, None if there is none. Kinds that the brokers do not
-        know are left out.
+        """Return the coordinator's description of the group, or None if the group does not exist. Kinds that
+        the brokers do not support are skipped.
         """
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
             asked_ms = now_ms()
@@ -83,14 +83,16 @@ class GroupPoller:
         return None
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the offsets of the partitions that the principal may describe. A share group has none."""
+        """Return the offsets of partitions that the principal may describe; none for a share group."""
         if self._kind == SHARE:
             return {}
         found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
         return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
 
     def _ask(self, request: Any) -> Any:
-        """Send the request to the group's coordinator. A new one is looked up after an error."""
+        """Send a request to the group's coordinator. After a retriable error, the next call looks it up
+        again.
+        """
         manager = self._admin._manager
         try:
             coordinator = manager.run(self._admin._find_coordinator_id, self._group_id)

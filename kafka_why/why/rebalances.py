@@ -1,4 +1,4 @@
-"""A group's history as a list of rebalances: time, cause, duration, awaited members, moves."""
+"""Derives a group's rebalances from its history: time, cause, duration, awaited members, moves."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 
 def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
-    """Return all rebalances of one group in order; `history` may have duplicates and gaps."""
+    """Return all rebalances of one group in order. `history` may have duplicates and gaps."""
     return rebalances_of(by_incarnation(history), Assignments())
 
 
@@ -78,7 +78,7 @@ def _of_generations(
 
 
 def _find(segment: Segment, known: KnownState, assignments: Assignments) -> None:
-    """Apply what the members of an observed group had when its records were first read."""
+    """Apply the assignment that an observed group had when its records were first read."""
     for event in segment.entries:
         if event.observed and event.type in (EntryType.STABLE, EntryType.EMPTY):
             known.set_holdings({} if event.type is EntryType.EMPTY else assignments.holdings(event))
@@ -93,7 +93,8 @@ def _rebalance(
 ) -> Rebalance:
     assert segment.outcome is not None
     opening, forming, first = segment.opening, segment.forming, segment.entries[0]
-    asked = forming if first.observed else opening  # who went while others waited is known at the end
+    # For an observed group it is known only at the end which members left while others waited.
+    asked = forming if first.observed else opening
     waited_for = [renamed.get(m, m) for m in (asked.waiting_for or [])] if asked is not None else []
     preparing_ms, completing_ms, duration_ms = _phases(segment)
     protocol_name = _latest(segment, "protocol_name")
@@ -136,7 +137,7 @@ def _rebalance(
 
 
 def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
-    """Return three durations: until the generation was formed, from there to the end, and both."""
+    """Return three durations: until the generation was formed, from then until the end, and the sum."""
     forming, ended_ms = segment.forming, segment.ended_ms
     preparing_ms = completing_ms = duration_ms = None
     if segment.is_begin_known and ended_ms is not None:
@@ -156,7 +157,7 @@ def _generation_from(first: HistoryEntry) -> int:
 
 
 def _generation_to(segment: Segment) -> int | None:
-    """Return the generation that was formed, None if there is none yet."""
+    """Return the generation that was formed, or None if there is none yet."""
     last = segment.entries[-1]
     formed = last.to_state != GroupState.PREPARING_REBALANCE
     return last.generation if formed else None
@@ -169,7 +170,7 @@ def _latest(segment: Segment, name: str) -> Any:
 
 
 def _last(segment: Segment, waited_for: Sequence[MemberId]) -> MemberId | None:
-    """Return the awaited member that joined, or was removed, last before the generation was formed."""
+    """Return the last awaited member to join or to be removed before the generation was formed."""
     if segment.forming is None:
         return None
     there, awaited = first_of_each(segment.all_entries, (*JOINS, *REMOVALS)), set(waited_for)
@@ -202,7 +203,7 @@ def _assign(
 
 
 def _now_held(segment: Segment, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
-    """Return the new assignment as partitions or, if it cannot be read as such, its sizes in bytes."""
+    """Return the new assignment, or if it cannot be decoded, the number of bytes of each member's part."""
     if segment.outcome is RebalanceOutcome.EMPTY:
         return {}, None
     stable = segment.entries[-1]

@@ -1,4 +1,4 @@
-"""Follows what the members of a consumer, share or streams group have, give up and wait for."""
+"""Tracks the partitions that members of a consumer, share or streams group have, give up and wait for."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ _ACTIVE = "active "
 
 
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
-    """Return partitions that are listed by topic."""
+    """Return the partitions of all topics as one set."""
     return frozenset(TopicPartition(topic, n) for topic, ns in (partitions or {}).items() for n in ns)
 
 
 @dataclass(slots=True)
-class _Way:
-    """The way of one member in the current rebalance."""
+class _MemberProgress:
+    """The progress of one member in the current rebalance."""
 
     revoked: set[TopicPartition] = field(default_factory=set)
     revoking_ms: int | None = None
@@ -30,32 +30,32 @@ class _Way:
 
 
 class Reconciling:
-    """Follows the members. `begin` starts a rebalance.
+    """The partitions of each member while a rebalance runs. `begin` starts a rebalance.
 
-    `assigned` is what each member may use, as far as the history shows it. `is_complete`: it shows it of all
-    members.
+    `assigned` has the partitions that each member may use, where the history shows them. `is_complete`: the
+    history shows them for all members.
     """
 
     def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
         self.assigned: dict[MemberId, Partitions] = dict(assigned or {})
         self.is_complete = assigned is not None
         self._revoking: dict[MemberId, Partitions] = {}
-        self._ways: dict[MemberId, _Way] = {}
+        self._ways: dict[MemberId, _MemberProgress] = {}
         self._free_since: dict[TopicPartition, int] = {}
         self._idle_ms: dict[TopicPartition, int] = {}
         self._longest_ms = 0
 
     def begin(self) -> None:
-        """Begin a rebalance. Partitions that are free already count as free from its first entry on."""
+        """Begin a rebalance. Partitions that are free already count as idle in it."""
         self._ways, self._idle_ms, self._longest_ms = {}, {}, 0
 
     def lose_track(self) -> None:
-        """Forget what the members have: entries are missing, so it may have changed."""
+        """Forget the members' partitions: entries are missing, so they may have changed."""
         self.assigned, self._revoking, self.is_complete = {}, {}, False
         self._free_since = {}
 
     def apply(self, event: HistoryEntry) -> None:
-        """Follow one entry."""
+        """Apply one entry."""
         member_id = event.member_id
         match event.type:
             case EntryType.MEMBER_ADDED if member_id is not None:
@@ -87,7 +87,7 @@ class Reconciling:
             self._ways[new] = self._ways.pop(old)
 
     def _reconcile(self, member_id: MemberId, event: HistoryEntry) -> None:
-        way = self._ways.setdefault(member_id, _Way())
+        way = self._ways.setdefault(member_id, _MemberProgress())
         revoking, awaiting = flat(event.revoking), flat(event.awaiting)
         before = self._revoking.get(member_id, _NOTHING)
         if before and event.took_ms is not None:
@@ -107,23 +107,23 @@ class Reconciling:
         way.settled_ms = event.at_ms if settled else None
 
     def _held(self) -> dict[MemberId, Partitions]:
-        """Return what each member may use or has not given up yet."""
+        """Return the partitions that each member may use or has not given up yet."""
         return {
             m: self.assigned.get(m, _NOTHING) | self._revoking.get(m, _NOTHING)
             for m in {**self.assigned, **self._revoking}
         }
 
     def _set(self, member_id: MemberId, partitions: Partitions, event: HistoryEntry) -> None:
-        """Set what the member may use, and note since when partitions have no consumer."""
+        """Set the partitions that a member may use, and record since when partitions have no consumer."""
         before, at_ms = self.assigned.get(member_id, _NOTHING), event.at_ms
         freed = before - partitions
-        if event.group_type == "share":  # others may have them, too
+        if event.group_type == "share":  # other members may have them, too
             freed -= _NOTHING.union(*(held for m, held in self.assigned.items() if m != member_id))
         for partition in freed:
             self._free_since[partition] = at_ms
         for partition in partitions - before:
             if event.group_type == "streams" and not partition.topic.startswith(_ACTIVE):
-                continue  # nobody consumes by a standby
+                continue  # a standby task does not consume
             since_ms = self._free_since.pop(partition, at_ms)
             if at_ms > since_ms:
                 self._idle_ms[partition] = self._idle_ms.get(partition, 0) + at_ms - since_ms
@@ -131,13 +131,13 @@ class Reconciling:
         self.assigned[member_id] = partitions
 
     def idle(self) -> Idle:
-        """Return the partitions that had no consumer in this rebalance and have one again: from the answer
-        that took them from one member to the answer that gave them to the next.
+        """Return the partitions that had no consumer in this rebalance and have one again. A partition is
+        idle from the response that took it from one member until the response that gave it to the next.
         """
         return Idle(len(self._idle_ms), sum(self._idle_ms.values()), self._longest_ms)
 
     def progress(self, began_ms: int) -> list[Progress]:
-        """Return the ways of the members that had something to give up, to wait for or to get."""
+        """Return the progress of the members that gave up, waited for or got partitions."""
         return [
             Progress(
                 member_id=member_id,

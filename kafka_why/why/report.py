@@ -21,19 +21,20 @@ from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines,
 from kafka_why.why.wording import Clock, Names, clients_of, count, lasting_name, names_in, shortened
 
 OBSERVED = (
-    "made of the records of Kafka's own coordinator, which leave some things open: docs/observe.md says "
+    "derived from the records of Kafka's own coordinator, which do not show everything: docs/observe.md says "
     "which lines are exact and which are inferred"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a group: all that its entries say, whatever the time of the question. It does not keep
-    the entries, but for the first, the last and `removals`, which say that a member was removed.
+    """The course of a group: everything that follows from its entries and does not depend on the current
+    time. It does not retain the entries, except the first, the last and `removals`, the entries about removed
+    members.
 
-    `members` are those at the end. `states` and `lanes` are for the page's picture. `notes` name gaps and
-    faults. `clients` are as in `kafka_why.why.wording.clients_of`, and `names` are for all members. `shares`
-    says how far the partitions of a share group are.
+    `members` are the members at the end. `states` and `lanes` are for the page's timeline. `notes` name gaps
+    and faults. `clients` is the result of `kafka_why.why.wording.clients_of`, and `names` has all members.
+    `shares` is the state of a share group's partitions.
     """
 
     first: HistoryEntry
@@ -57,10 +58,10 @@ def course_of(
     from_start: bool = True,
     telemetry: Telemetry = NOTHING_SAID,
 ) -> Course:
-    """Follow a group through its history, which has at least one entry; it may have duplicates and gaps.
+    """Return the course of a group. `history` has at least one entry; it may have duplicates and gaps.
 
     `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
-    history begins with the first retained entry. `telemetry` is what the members' clients said.
+    history begins with the first retained entry. `telemetry` has the metrics of the members' clients.
     """
     group_lives = by_incarnation(history, unread)
     assert group_lives, "a group without history has no course"
@@ -90,7 +91,9 @@ def course_of(
 
 
 def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str]) -> list[Rebalance]:
-    """Return the rebalances, where those by a member that went say when its client came back."""
+    """Return the rebalances with `returned` set where one began because a member left and its client came
+    back.
+    """
     found = list(rebalances)
     gone: dict[tuple[str, str | None], int] = {}
     for index, r in enumerate(found):
@@ -125,7 +128,7 @@ def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: 
 
 
 def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
-    """Yield a sentence on static members that were replaced, and on members that share no topic."""
+    """Yield notes about static members that were replaced, and about members that share no topic."""
     replaced = [it for it in entries if it.type is EntryType.MEMBER_REPLACED and it.group_instance_id]
     times, last_ms = (
         Counter(it.group_instance_id for it in replaced),
@@ -137,8 +140,8 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
     ]
     if names:
         yield (
-            f"another instance took the place of a static member: {shortened(names)}. A restart does that. "
-            "If the former one still ran, two clients share its group.instance.id, and it was fenced "
+            f"static members were replaced by another instance: {shortened(names)}. A restart does that. If "
+            "the former instance was still running, two clients share a group.instance.id, and it was fenced "
             "(FENCED_INSTANCE_ID)"
         )
     formed = [it for it in entries if it.type is EntryType.COMPLETING_REBALANCE]
@@ -146,13 +149,13 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
     if len(parts) > 1:
         listed = "; ".join(f"{shortened(parts[part])} to {shortened(sorted(part))}" for part in parts)
         yield (
-            f"members subscribe to topics that the others do not: {listed}. Each rebalances the others; "
-            "applications that share no topic should have a group.id each"
+            f"some members share no topic with the others: {listed}. They still rebalance each other, so "
+            "applications that share no topic should have different group.ids"
         )
 
 
 def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozenset[str], list[MemberId]]:
-    """Return the sets of topics that no member connects, each with its members."""
+    """Return disjoint sets of topics, each with its members: no member subscribes to topics of two sets."""
     parts: dict[frozenset[str], list[MemberId]] = {}
     for member_id, topics in subscriptions.items():
         touched = [part for part in parts if part & set(topics)]
@@ -173,9 +176,9 @@ _NO_CLIENTS = {
 
 
 class CauseCount(Struct, frozen=True):
-    """The number of rebalances that one kind of cause opened, and the number for each client.
+    """The number of rebalances that one kind of cause began, in total and for each client.
 
-    A client is named by its group.instance.id, else its client id, because its member id changes when it
+    A client is named by its group.instance.id, or else its client id, because its member id changes when it
     restarts.
     """
 
@@ -185,7 +188,9 @@ class CauseCount(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """Figures of the rebalances. One under way counts until now; `longest` is a rebalance's number."""
+    """The figures of the rebalances. One that is under way counts until now. `longest` is a rebalance's
+    number.
+    """
 
     rebalances: int
     causes: list[CauseCount]
@@ -197,10 +202,11 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report on a group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and
-    faults. `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch
-    with the latter. `clients` are as in `kafka_why.why.wording.clients_of`. `shares` and `deliveries` are set
-    for a share group. `unnamed` is the number of further members, which brokers' logs do not name.
+    """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
+    gaps and faults. `group_type` is the group's protocol, such as `classic`; for types other than that,
+    `generation` is the group epoch. `clients` is the result of `kafka_why.why.wording.clients_of`. `shares`
+    and `deliveries` are set for a share group. `unnamed` is the number of members that brokers' logs do not
+    name.
     """
 
     group_id: str
@@ -230,14 +236,14 @@ def report(
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
 ) -> Report:
-    """Return the report on a group. For the other arguments see `course_of` and `report_of`."""
+    """Return the report on a group. The arguments are those of `course_of` and `report_of`."""
     return report_of(group_id, course_of(history, unread=unread, from_start=from_start), now_ms, since_ms)
 
 
 def report_of(group_id: str, course: Course, now_ms: int, since_ms: int | None = None) -> Report:
-    """Return the report on a group that has taken this course.
+    """Return the report on a group with this course.
 
-    `since_ms` omits the rebalances that ended before it; the others are numbered from 1.
+    Rebalances that ended before `since_ms` are omitted; the others are numbered from 1.
     """
     found = [r for r in course.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
     found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
@@ -281,8 +287,8 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Return the client that caused the rebalance, by its lasting name; the cluster, if its topics did, and
-    the share coordinator, if it has initialized partitions.
+    """Return the lasting name of the client that caused the rebalance, or `the cluster`, `the share
+    coordinator` or the like if no client did.
     """
     cause = rebalance.cause
     lasting = _NO_CLIENTS.get(cause.kind) or cause.group_instance_id or cause.client_id
@@ -290,7 +296,7 @@ def client_of(rebalance: Rebalance) -> str:
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
-    """Return when the rebalance ended, now if it is under way, or its beginning if the end is lost."""
+    """Return when the rebalance ended: now if it is under way, or its beginning if the end is unknown."""
     if rebalance.ended_ms is not None:
         return rebalance.ended_ms
     under_way = rebalance.outcome is RebalanceOutcome.UNDER_WAY

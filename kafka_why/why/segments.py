@@ -1,4 +1,4 @@
-"""A history divided into lives, and a life divided where rebalances begin and end."""
+"""Divides a history into incarnations of the group ("lives"), and a life where rebalances begin and end."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ E = TypeVar("E", bound=AnyHistoryEntry)
 
 @dataclass(frozen=True, slots=True)
 class IncarnationHistory(Generic[E]):
-    """The known entries of one incarnation, by `seq`, and the missing numbers between them.
+    """The known entries of one incarnation, in the order of `seq`, and the missing numbers between them.
 
-    `unread` are numbers of entries that were not read because nothing depends on them; they are not missing.
-    `begins_after` is the number before the first entry that there can be: 0, unless this is a part of a life.
+    `unread` are the numbers of entries that were not read because nothing depends on them; they are not in
+    `missing`. `begins_after` is 0 or, if this is a part of a life, the number of the last entry before it.
     """
 
     incarnation: str
@@ -34,14 +34,14 @@ class IncarnationHistory(Generic[E]):
 
     @property
     def first_seq(self) -> int:
-        """Return the first known number: 1, unless retention deleted the beginning."""
+        """The number of the first known entry: 1, unless retention deleted the beginning."""
         return self.entries[0].seq
 
 
 def by_incarnation(
     history: Iterable[E], unread: Collection[tuple[str, int]] = ()
 ) -> list[IncarnationHistory[E]]:
-    """Return the lives of one group in the order of its history.
+    """Return the lives of one group in order.
 
     `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
     """
@@ -71,8 +71,8 @@ def by_incarnation(
 
 
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
-    """Return the phases in order, and whether each goes by epochs, as those of consumer, share and streams
-    groups do. A conversion is the first entry of its phase.
+    """Divide a life where the group's type changes. Return each phase with True if it has epochs, as
+    consumer, share and streams groups do. An entry about a conversion is the first one of its phase.
     """
     found: list[tuple[bool, IncarnationHistory[HistoryEntry]]] = []
     before = life.begins_after
@@ -84,10 +84,9 @@ def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, Incarnati
 
 
 class TopicNames:
-    """Puts names in the place of the ids of deleted topics. A group forgets the name of a topic when it is
-    deleted, so later entries have the topic's id in its place. A name is known as far as earlier entries of
-    the same read show them: a member that had partitions under a name has the same partitions under an id,
-    and none under the name.
+    """Replaces the ids of deleted topics by their names. A group forgets the name of a topic when it is
+    deleted, so later entries have the topic's id instead. The name is found if an earlier entry of a member
+    has the same partitions under a name that its later entry lacks.
     """
 
     def __init__(self) -> None:
@@ -95,7 +94,7 @@ class TopicNames:
         self._had: dict[MemberId, NamedPartitions] = {}
 
     def put_in(self, event: HistoryEntry) -> HistoryEntry:
-        """Return the entry with `orders (deleted)` for an id that is known to be that of orders."""
+        """Return the entry with each id that was found replaced by a name such as `orders (deleted)`."""
         if event.type is EntryType.MEMBER_RECONCILED and event.member_id is not None:
             self._learn(event.member_id, event)
         elif event.type is EntryType.MEMBER_REPLACED and event.member_id is not None:
@@ -126,7 +125,7 @@ class TopicNames:
 
 
 def _is_id(topic: str) -> bool:
-    """Return True if it is a topic id in the form of the history. A topic may have such a name."""
+    """Return True if this is a topic id in the form of the history. A topic may be named like one."""
     try:
         return str(UUID(topic)) == topic
     except ValueError:
@@ -137,7 +136,7 @@ MISSING = "entries are missing"
 
 
 def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
-    """Return a sentence for each remark; these kinds of entries have the same names in both protocols.
+    """Return the notes about a history, of a Kafka or a RocketMQ group.
 
     `from_start`: the lives begin with the first retained entry.
     """
@@ -154,16 +153,17 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
             found.append(f"{late} requests were applied late, after a deadline that had already fired")
     refused = [e for e in group_lives[-1].entries if e.type == EntryType.JOIN_REFUSED]
     if refused:
-        found.append(f"JoinGroups were refused, {len(refused)} times; the last time: {refused[-1].reason}")
+        times = "once" if len(refused) == 1 else f"{len(refused)} times"
+        found.append(f"JoinGroup was refused {times}; the last reason: {refused[-1].reason}")
     marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
     if marks and marks[-1].type == EntryType.QUARANTINED:
-        found.append(f"the group is quarantined, its deadlines do not fire: {marks[-1].reason}")
+        found.append(f"the group is quarantined, so its deadlines do not fire: {marks[-1].reason}")
     return found
 
 
 def _why_later(first: AnyHistoryEntry) -> str:
     is_found = isinstance(first, HistoryEntry) and first.observed
-    return "the group was there before it was observed" if is_found else "retention deleted the earlier ones"
+    return "the group existed before it was observed" if is_found else "retention deleted the earlier ones"
 
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
@@ -178,7 +178,7 @@ REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
 def first_of_each(
     entries: Iterable[HistoryEntry], types: Sequence[EntryType]
 ) -> dict[MemberId, HistoryEntry]:
-    """Return the first entry of these types of each member."""
+    """Return each member's first entry of these types."""
     found: dict[MemberId, HistoryEntry] = {}
     for event in entries:
         if event.type in types and event.member_id is not None:
@@ -203,10 +203,11 @@ def removed_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Removed]:
 
 @dataclass(slots=True)
 class Segment:
-    """Entries that belong together. `outcome` is None while the group is calm.
+    """The entries of one rebalance, or those between two rebalances, for which `outcome` is None.
 
-    `lead`: the entries of the same request or deadline just before the rebalance. `opening` is None if the
-    beginning is not in the history. `gap`: entries are missing before or in the segment.
+    `lead` are the entries of the same request or deadline just before the rebalance. `opening` is the
+    PreparingRebalance, or None if the beginning is not in the history. `gap`: entries are missing before or
+    in the segment.
     """
 
     outcome: RebalanceOutcome | None = None
@@ -218,8 +219,8 @@ class Segment:
 
     @property
     def is_begin_known(self) -> bool:
-        """Return True if the history has the time of the beginning. The cluster's own coordinator does not
-        write it, so it is known if the group was seen rebalancing.
+        """Return True if the history has the time of the beginning. The records of the cluster's own
+        coordinator lack it, so in an observed group it is known only if polls saw the group rebalance.
         """
         opening = self.opening
         return opening is not None and (not opening.observed or opening.within_ms is not None)
@@ -230,12 +231,12 @@ class Segment:
 
     @property
     def all_entries(self) -> list[HistoryEntry]:
-        """Return those of the lead and the others."""
+        """The entries of `lead` and the others."""
         return [*self.lead, *self.entries]
 
     @property
     def forming(self) -> HistoryEntry | None:
-        """Return the entry with the new generation, None if there is none."""
+        """The entry that formed the new generation, or None if there is none."""
         return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
 
     def end(self, outcome: RebalanceOutcome, at_ms: int | None = None) -> None:
@@ -244,7 +245,7 @@ class Segment:
 
 
 def segments(life: IncarnationHistory[HistoryEntry]) -> list[Segment]:
-    """Return all entries of the life as segments. A last rebalance without an end is UNDER_WAY."""
+    """Return all entries of a life as segments. A last rebalance without an end is UNDER_WAY."""
     return [segment for segment in _cut(life) if segment.entries]
 
 
@@ -288,12 +289,12 @@ def _is_unread(
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
-    """Return True if the group can have stayed as it was while entries are missing."""
+    """Return True if the missing entries need not have changed the group's state or generation."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 
 def _pop_lead(segment: Segment, opening: HistoryEntry) -> list[HistoryEntry]:
-    """Move the entries of the opening's request or deadline out of the segment that ends."""
+    """Remove the entries of the opening's request or deadline from the segment that ends, and return them."""
     lead: list[HistoryEntry] = []
     while (
         segment.entries

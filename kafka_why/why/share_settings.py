@@ -1,7 +1,7 @@
-"""The settings of a share group that the brokers have otherwise than its coordinator. Row SP27.
+"""Finds settings of a share group that differ between the brokers and the group's coordinator. Row SP27.
 
-Both keep the three settings that the coordinator reads, and a change through the gateway reaches both. They
-differ after a change at a broker's own address, and if a gateway ended in the middle of a change.
+Both store the three settings that the coordinator reads, and a change through the gateway reaches both. They
+differ after a change that was sent to a broker directly, or if a gateway ended in the middle of a change.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from kafka_why.contract.messages import SettingValue
 # In the order of `state.kafka.share.heartbeat`, which the coordinator reads.
 _NAMES = ("share.assignment.interval.ms", "share.heartbeat.interval.ms", "share.session.timeout.ms")
 _OWN = "DYNAMIC_GROUP_CONFIG"
-_AGAIN = "set it, or delete it, through the gateway"
+_TO_DO = "set or delete it through the gateway"
 
 UNKNOWN = (
-    "the brokers do not show their settings of the group, which may differ: the principal needs "
-    "DESCRIBE_CONFIGS on the group"
+    "the brokers do not show the group's settings, which may differ: the principal needs DESCRIBE_CONFIGS on "
+    "the group"
 )
 
 
 def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
-    """Return a sentence for each setting that the group has of its own at one of both only, or with two
-    values, and one if the brokers show none. `view` is the group's. Raises KafkaError.
+    """Return a note for each setting that differs between the group's `view` and the brokers, or UNKNOWN if
+    the brokers do not show the settings. Raises KafkaError.
     """
     brokers = _of_brokers(client_config, group_id)
     own = {} if view is None or not view.configs else view.configs
@@ -36,7 +36,7 @@ def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapsh
 
 
 def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> list[str]:
-    """Return the sentences for the settings that a group has of its own at the coordinator, and at the
+    """Return a note for each difference between a group's own settings at the coordinator and at the
     brokers.
     """
     sentences = []
@@ -46,15 +46,15 @@ def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> li
         if here == there:
             continue
         if here is None:
-            sentences.append(f"{name}={there} is set at the brokers alone and has no effect: {_AGAIN}")
+            sentences.append(f"{name}={there} is set only at the brokers and has no effect: {_TO_DO}")
         else:
             at_brokers = "not set" if there is None else there
-            sentences.append(f"{name}={here} is in force, and is {at_brokers} at the brokers: {_AGAIN}")
+            sentences.append(f"{name}={here} is in force, and is {at_brokers} at the brokers: {_TO_DO}")
     return sentences
 
 
 def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
-    """Return what the group has of its own at the brokers, None if they show nothing of it."""
+    """Return the group's own settings at the brokers, or None if they do not show them."""
     resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
     with closing(kafka_clients.admin(client_config)) as admin:
         answer: dict[str, Any] = admin.describe_configs([resource], config_filter="all")

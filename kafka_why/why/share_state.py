@@ -1,4 +1,4 @@
-"""Finds what a share group waits for at the share coordinator, and which partitions no member reads."""
+"""Finds a share group's unfinished requests to the share coordinator, and partitions that no member has."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from kafka_why.why.reconciling import flat
 from kafka_why.why.wording import Lines, count, duration_text, listing, partitions_text
 
 _NOTHING: Partitions = frozenset()
-# Rows of errors after which the partition is still asked for, and after which it is what it was before.
-_GOES_ON, _AS_BEFORE = ("SI10", "SI11"), ("SO12",)
+# Rows of errors after which the coordinator retries, and after which the partition is as it was before.
+_RETRIED, _AS_BEFORE = ("SI10", "SI11"), ("SO12",)
 
 
 def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
-    """Return the open tasks, partitions with the same last error together. None of an observed group."""
+    """Return the open tasks, each once per last error. An observed group has none."""
     found = []
     for task in share.tasks or ():
         by_code: dict[int, NamedPartitions] = {}
@@ -41,7 +41,7 @@ def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A task. `is_open` is false once it has ended with the error: a heartbeat asks again."""
+    """A task. `is_open` is False once it has ended with the error; a heartbeat then starts another one."""
 
     task: str | None
     is_deletion: bool
@@ -51,8 +51,8 @@ class _Asked:
 
 
 def shares_now(entries: Iterable[HistoryEntry]) -> SharesNow | None:
-    """Return how far the partitions are after these entries, None unless they end as those of a share group
-    that exists. Earlier entries than these are not known.
+    """Return the state of a share group's partitions after these entries, or None if the last entry is not of
+    an existing share group.
     """
     following, last = _Following(), None
     for event in entries:
@@ -91,15 +91,15 @@ class _Following:
                 self._assigned.pop(event.member_id, None)
 
     def _forget(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Forget what was of these partitions. An observed log has no partitions of what it deletes."""
+        """Forget these partitions. In an observed group a deletion names only topics, without partitions."""
         topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
         gone = {p for p in (*self._asked, *self._initialized) if p in partitions or p.topic in topics}
         self._asked = {p: asked for p, asked in self._asked.items() if p not in gone}
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Note an error of the share coordinator, or that it has not answered for long. The log of an
-        observed group does not have the error.
+        """Record an error or a timeout of the share coordinator. The log of an observed group has no
+        error.
         """
         for partition in partitions & self._asked.keys():
             if event.observed or event.rule in _AS_BEFORE:
@@ -107,7 +107,7 @@ class _Following:
             elif event.error_code is not None:
                 asked = self._asked[partition]
                 self._asked[partition] = replace(
-                    asked, error_code=event.error_code, is_open=event.rule in _GOES_ON
+                    asked, error_code=event.error_code, is_open=event.rule in _RETRIED
                 )
 
     def now(self) -> SharesNow:
@@ -136,30 +136,30 @@ MAX_ASKED = 8
 
 
 def share_lines(shares: SharesNow, now_ms: int) -> Lines:
-    """Yield lines about the share coordinator's open requests, oldest first, and the partitions without a
-    member.
+    """Yield the lines about unfinished requests to the share coordinator, oldest first, and about partitions
+    without a member.
     """
     asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]
     yield from listing("Waiting", asked, len(shares.asked) - MAX_ASKED)
     if shares.idle:
         number = count(sum(map(len, shares.idle.values())), "partition")
-        yield "Idle", f"{number} initialized, and no member has them: {partitions_text(shares.idle)}"
+        yield "Idle", f"{number} initialized, but without a member: {partitions_text(shares.idle)}"
 
 
 def asked_text(asked: AskedOfShares, now_ms: int) -> str:
-    """`orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
+    """Return `orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
     what = "deleting the state" if asked.is_deletion else "initializing"
     lasted = duration_text(max(now_ms - asked.since_ms, 0))
     task = "" if asked.task is None else f" (task {asked.task})"
     which = partitions_text(asked.partitions)
     if not asked.is_open:
         then = "a DeleteGroups" if asked.is_deletion else "the next heartbeat"
-        return f"{which}: {error_text(asked.error_code)}; {then} asks again"
+        return f"{which}: {error_text(asked.error_code)}; {then} retries"
     error = "" if asked.error_code is None else f", last {error_text(asked.error_code)}"
     return f"{which}: {what} for {lasted}{error}{task}"
 
 
 def error_text(code: int | None) -> str:
-    """`error 15 COORDINATOR_NOT_AVAILABLE`."""
+    """Return an error with its name: `error 15 COORDINATOR_NOT_AVAILABLE`."""
     name = None if code is None else name_of(code)
     return f"error {code}" if name is None else f"error {code} {name}"

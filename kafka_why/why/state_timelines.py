@@ -1,4 +1,4 @@
-"""The history as timelines: one of the group's states, one for each member."""
+"""Derives timelines from a history: one of the group's states, and one for each member."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class MemberState(StrEnum):
     JOINED = "joined, waits for the others"
     ASSIGNING = "waits for its assignment"
     HOLDS = "holds partitions"
-    # Of groups of the consumer protocol, whose members hold partitions all the time:
+    # Only in groups of the consumer protocol, where members keep partitions during a rebalance:
     REVOKING = "has to give up partitions"
     WAITING = "waits for partitions of others"
     AWAY = "left for a while"
@@ -56,11 +56,11 @@ class StateTimeline:
 
     @property
     def partitions(self) -> int | None:
-        """The number of partitions that the member has, None if that is not known."""
+        """The number of partitions that the member has, or None if unknown."""
         return self.spans[-1].partitions if self.spans else None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
-        """Start a new state, or none if the member has left. States of zero length leave no span."""
+        """Start a new state, or none if the member has left. A state of zero length leaves no span."""
         spans = self.spans
         if spans and (last := spans[-1]).to_ms is None:
             if last.from_ms < at_ms:
@@ -88,7 +88,7 @@ def state_spans(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list
 def member_timelines(
     group_lives: Iterable[IncarnationHistory[HistoryEntry]], assignments: Assignments
 ) -> list[StateTimeline]:
-    """Return the timelines of all members, in the order of their first joins."""
+    """Return the timelines of all members, in the order in which they first joined."""
     found: list[StateTimeline] = []
     for life in group_lives:
         members = _Members(assignments)
@@ -101,7 +101,7 @@ def member_timelines(
 
 
 class _Members:
-    """Follows the members of one life."""
+    """The members of one incarnation of the group, and their timelines."""
 
     def __init__(self, assignments: Assignments) -> None:
         self.timelines: list[StateTimeline] = []
@@ -113,7 +113,7 @@ class _Members:
     def apply(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
         if event.group_type in BY_EPOCHS or event.type is EntryType.GROUP_CONVERTED:
-            self._apply_of_consumers(event)
+            self._apply_with_epochs(event)
         else:
             self._apply_classic(event)
         match event.type:
@@ -138,11 +138,11 @@ class _Members:
                     joined = self._joined_by.get(present) == event.cause
                     timeline.become(MemberState.JOINED if joined else MemberState.AWAITED, at_ms)
             case EntryType.COMPLETING_REBALANCE:
-                self._are(event.members or list(self._present), at_ms)
+                self._set_members(event.members or list(self._present), at_ms)
             case EntryType.STABLE if event.assignments is not None:
-                self._hold(event.assignments, self._assignments.numbers(event), at_ms)
+                self._set_holders(event.assignments, self._assignments.numbers(event), at_ms)
 
-    def _apply_of_consumers(self, event: HistoryEntry) -> None:
+    def _apply_with_epochs(self, event: HistoryEntry) -> None:
         """Set the state and the partitions of members in a group of the consumer protocol."""
         at_ms, member_id = event.at_ms, event.member_id
         match event.type:
@@ -159,7 +159,7 @@ class _Members:
                     self._timeline(present).become(MemberState.HOLDS, at_ms, _number(target))
 
     def end_all(self, at_ms: int) -> None:
-        self._are((), at_ms)
+        self._set_members((), at_ms)
 
     def _timeline(self, member_id: MemberId) -> StateTimeline:
         if member_id not in self._present:
@@ -168,7 +168,7 @@ class _Members:
         return self._present[member_id]
 
     def _replace(self, member_id: MemberId, event: HistoryEntry) -> None:
-        """Give a static member its new id. In a Stable group it keeps its assignment."""
+        """Give a static member its new id. In a Stable group the member keeps its assignment."""
         old = event.replaced_member_id or self._instances.get(event.group_instance_id or "")
         if old in self._present:
             self._present[member_id] = self._present.pop(old)
@@ -182,14 +182,14 @@ class _Members:
             timeline.become(MemberState.HOLDS, event.at_ms)
         self._joined_by[member_id] = event.cause
 
-    def _are(self, members: Sequence[MemberId], at_ms: int) -> None:
-        """Set the current members; all of them wait for their assignment."""
+    def _set_members(self, members: Sequence[MemberId], at_ms: int) -> None:
+        """Set the current members, which all wait for their assignment."""
         for gone in self._present.keys() - set(members):
             self._present.pop(gone).become(None, at_ms)
         for member_id in members:
             self._timeline(member_id).become(MemberState.ASSIGNING, at_ms)
 
-    def _hold(self, member_ids: Iterable[MemberId], numbers: Numbers | None, at_ms: int) -> None:
+    def _set_holders(self, member_ids: Iterable[MemberId], numbers: Numbers | None, at_ms: int) -> None:
         for member_id in member_ids:
             self._timeline(member_id).become(
                 MemberState.HOLDS, at_ms, None if numbers is None else numbers[member_id]

@@ -18,9 +18,9 @@ from kafka_why.why.client_telemetry import NOTHING_SAID, Push, Telemetry
 from kafka_why.why.segments import JOINS, REMOVALS
 
 LOOKBACK_MS = 3_600_000
-"""The longest interval of pushes: a member's last push may be this much older."""
+"""The longest interval between pushes: a member's last push may be this much older than an entry."""
 MAX_MEMBERS = 20
-"""The number of removed members whose joins are read: the last ones whose clients pushed metrics."""
+"""The maximum number of removed members whose joins are read: the last ones whose clients pushed metrics."""
 
 
 def read_telemetry(
@@ -29,7 +29,7 @@ def read_telemetry(
     """Return the metrics pushed since shortly before the first of these entries. Raises KafkaError."""
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
-        return NOTHING_SAID  # an observer has no such topic, and no coordinator of an earlier version
+        return NOTHING_SAID  # observers and coordinators of earlier versions have no such topic
     pushes: dict[MemberId, list[Push]] = {}
     for member_id, push in _pushes(reader, partition, group_id, entries[0].at_ms - LOOKBACK_MS):
         pushes.setdefault(member_id, []).append(push)
@@ -55,7 +55,7 @@ def _pushes(
 def _joins_of_removed(
     entries: Sequence[AnyHistoryEntry], said: Mapping[MemberId, object]
 ) -> dict[MemberId, str]:
-    """Return the id of the request with which each removed member among these joined last."""
+    """Return the id of the last join request of each removed member that pushed metrics."""
     joins: dict[MemberId, str] = {}
     removed: dict[MemberId, str] = {}
     for entry in entries:
@@ -79,7 +79,7 @@ def _poll_intervals_ms(
     for member_id, request_id in joins.items():
         topic, number, offset = record_of(request_id)
         if topic != requests_topic:
-            continue  # the coordinator had other topics then
+            continue  # the coordinator had a different requests topic at that time
         at = TopicPartition(topic, number), offset
         request = _request(reader, *at, number_in_pack(request_id))
         if isinstance(request, JoinGroup | ConsumerGroupHeartbeat):
@@ -88,7 +88,7 @@ def _poll_intervals_ms(
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """Return the request of this number in a record, None if the topic has the record no more."""
+    """Return the request with this number in a record, or None if the topic no longer has the record."""
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

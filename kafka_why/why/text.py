@@ -61,7 +61,7 @@ def names_of(report: Report) -> Names:
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:
-    """Return `session timeout: worker-2`."""
+    """Return the cause and the members that it names: `session timeout: worker-2`."""
     cause = rebalance.cause
     if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
         return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
@@ -86,7 +86,8 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         longest = f", longest {duration_text(figures.longest_ms)} (#{figures.longest})"
         alone = figures.rebalances == 1
         least = "at least " if any(r.is_longer_than_known for r in report.rebalances) else ""
-        yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
+        total = f"{least}{duration_text(figures.not_stable_ms)} in total"
+        yield "Not Stable", f"{total}{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
             noun = "task" if report.group_type == "streams" else "partition"
             is_known = any(r.moves is not None and r.moves.needless is not None for r in report.rebalances)
@@ -108,8 +109,8 @@ def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> Vis
 
 _GAPS = {
     CauseKind.MEMBER_LEFT: "a restart, or processing that exceeded max.poll.interval.ms",
-    CauseKind.SESSION_TIMEOUT: "a process that was killed and restarted, or stood still (GC, suspended)",
-    CauseKind.MEMBER_GONE: "a restart, processing over max.poll.interval.ms, or a process that stood still",
+    CauseKind.SESSION_TIMEOUT: "a process that was killed and restarted, or paused (GC, suspended)",
+    CauseKind.MEMBER_GONE: "a restart, processing that exceeded max.poll.interval.ms, or a paused process",
 }
 
 
@@ -145,7 +146,7 @@ def _cause(r: Rebalance, names: Names) -> Lines:
     if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason):
         yield "why", names.put_in(r.cause.reason)
     if partitions := _new_partitions(r):
-        yield "likely", f"topics gained partitions, which makes members join again: {partitions} had no owner"
+        yield "likely", f"topics gained partitions, so members rejoined: {partitions} had no owner before"
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:
@@ -157,8 +158,8 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 
 def _new_partitions(r: Rebalance) -> str:
-    """Return the partitions whose topics have likely grown: the members are the same, and nobody had those
-    partitions before. "" if there are none.
+    """Return the partitions that topics have probably gained, or "" if there are none: the members are the
+    same, and no member had those partitions before.
     """
     again = (CauseKind.JOINED_AGAIN, CauseKind.LEADER_REJOINED, CauseKind.METADATA_CHANGED)
     if r.moves is None or not r.moves.fresh or r.cause.kind not in again:
@@ -168,22 +169,22 @@ def _new_partitions(r: Rebalance) -> str:
         for side in zip(*((member.gained, member.lost) for member in r.moves.members), strict=True)
     )
     new = [TopicPartition(*partition) for partition in sorted(gained - lost)]
-    # Others are handed over in two rebalances, by a cooperative assignor.
+    # If there are others, a cooperative assignor is moving them in two rebalances.
     return partition_list(new) if len(new) == r.moves.fresh else ""
 
 
 def _back(r: Rebalance, returned: Joined, names: Names) -> str:
-    """Return when the client came back, and what such a gap comes from where nobody has said it."""
+    """Return when the client came back, and the usual causes of such a gap if the client gave no reason."""
     text = f"as {names.of(returned.member_id)} after {duration_text(returned.after_ms)}"
     return text if r.cause.client_reason else f"{text}: {_GAPS[r.cause.kind]}"
 
 
 def _took(r: Rebalance, now_ms: int) -> str:
     if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
-        return f"{duration_text(r.completing_ms)} for the assignment; when it began was not seen"
+        return f"{duration_text(r.completing_ms)} for the assignment; its beginning was not seen"
     if r.is_begin_unknown:
-        return "when it began was not seen"
-    lost = ", and began earlier than the history" if r.beginning_lost else ""
+        return "unknown: its beginning was not seen"
+    lost = ", and began before the history" if r.beginning_lost else ""
     if r.began_within_ms:
         lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"
     if r.outcome is RebalanceOutcome.UNDER_WAY:
@@ -203,7 +204,7 @@ def _took(r: Rebalance, now_ms: int) -> str:
     until = {
         RebalanceOutcome.STABLE: "until Stable",
         RebalanceOutcome.EMPTY: "until Empty",
-        RebalanceOutcome.SUPERSEDED: "until the next rebalance overtook it",
+        RebalanceOutcome.SUPERSEDED: "until the next rebalance superseded it",
         RebalanceOutcome.CONVERTED: "until the group changed its protocol",
     }.get(r.outcome, "until the group ended")
     phases = []
@@ -226,18 +227,18 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
     if came:
         yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
     never = [m for m in r.waited_for if m not in joined and m not in removed]
-    # An id that was assigned but had not joined when the generation was formed was not a member yet.
+    # A client whose id was assigned but that had not joined when the generation was formed was no member yet.
     silent = [m for m in never if m in r.members]
     if never and r.outcome is RebalanceOutcome.UNDER_WAY and r.generation_to is None:
         yield "awaited", _listed(never, names)
     elif silent:
-        yield "silent", f"{_listed(silent, names)}: did not rejoin and stays a member"
+        yield "silent", f"{_listed(silent, names)}: did not rejoin, but is still in the group"
     if r.from_state == GroupState.EMPTY and r.extensions:
-        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, because more members came"
+        yield "extended", f"the initial delay, {count(r.extensions, 'time')}, because more members joined"
     elif r.extensions:
         yield "extended", f"{count(r.extensions, 'time')}, because no member had rejoined"
     if r.last in removed and len(r.waited_for) > 1:
-        yield "last", f"{names.of(r.last or '')}, which never came"
+        yield "last", f"{names.of(r.last or '')}, which never rejoined"
 
 
 def _removed(r: Rebalance, names: Names) -> Lines:
@@ -265,7 +266,7 @@ def _formed(r: Rebalance, names: Names) -> Lines:
         about.append(f"protocol {r.protocol_name}")
     yield "formed", ", ".join(about)
     if r.outcome is RebalanceOutcome.SUPERSEDED:
-        yield "", "no assignment came"
+        yield "", "no assignment arrived"
 
 
 def _moved(moves: Moves, noun: str) -> str:
@@ -290,7 +291,7 @@ def _member_lines(members: Sequence[MemberMoves], names: Names) -> Iterator[str]
         signs = [f"{sign} {partitions_text(t)}" for sign, t in (("+", m.gained), ("-", m.lost)) if t]
         yield f"{names.of(m.member_id):<{width}}  {counts}  {'   '.join(signs)}"
     if len(changed) > len(shown):
-        yield f"and {len(changed) - len(shown)} members more"
+        yield f"and {len(changed) - len(shown)} more members"
 
 
 def _size(topics: dict[str, list[int]]) -> int:

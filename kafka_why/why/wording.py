@@ -13,7 +13,7 @@ from kafka_why.why.model import Rebalance
 
 
 def duration_text(ms: int) -> str:
-    """`250 ms`, `61.2 s`, `12 min 5 s`, `5 h 3 min`."""
+    """Return a duration: `250 ms`, `61.2 s`, `12 min 5 s`, `5 h 3 min`."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 120_000:
@@ -25,7 +25,7 @@ def duration_text(ms: int) -> str:
 
 
 class Clock:
-    """Formats times in one zone; None is the machine's own."""
+    """Formats times in one time zone, this machine's by default."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
@@ -34,7 +34,7 @@ class Clock:
         return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(self._zone)
 
     def time(self, at_ms: int) -> str:
-        """`2026-11-21 03:11:07.120`."""
+        """Return a time: `2026-11-21 03:11:07.120`."""
         return self.at(at_ms).isoformat(" ", "milliseconds")[:23]
 
     def zone(self, at_ms: int) -> str:
@@ -69,7 +69,7 @@ Lines = Iterator[tuple[str, str]]  # a label, "" to continue the last one, and t
 
 
 def columns(lines: Lines) -> Iterator[str]:
-    """Yield each line behind its label, padded to the longest label."""
+    """Yield each line after its label, which is padded to the longest one."""
     rows = list(lines)
     width = max((len(label) for label, _ in rows), default=0)
     for label, text in rows:
@@ -92,11 +92,11 @@ def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "")
     for place, text in enumerate(texts):
         yield "" if place else label, text
     if left_out > 0:
-        yield "", f"and {count(left_out, noun) if noun else left_out} more"
+        yield "", f"and {count(left_out, f'more {noun}') if noun else f'{left_out} more'}"
 
 
 def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
-    """Yield the names of members with a text for each, of the first MAX_MEMBERS."""
+    """Yield the names of the first MAX_MEMBERS members, each with its text, and the number of the others."""
     shown = texts[:MAX_MEMBERS]
     width = max((len(name) for name, _ in shown), default=0)
     rows = (f"{name:<{width}}  {text}" for name, text in shown)
@@ -110,33 +110,33 @@ def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
 
 
 def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
-    """`orders 0-3 7, prices 1`."""
+    """Return partitions by topic: `orders 0-3 7, prices 1`."""
     return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()])
 
 
 def count(number: int, noun: str) -> str:
-    """`1 member`, `2 members`."""
+    """Return a number with its noun: `1 member`, `2 members`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def trigger_text(trigger: str) -> str:
-    """Return a request's id, or a deadline or scan without its time, because its effect has the same time."""
+    """Return a trigger without the time of a deadline or scan, because the rebalance has the same time."""
     return re.sub(r" at \d+$", "", trigger)
 
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-# Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64
-# of addresses, librdkafka in the common one.
+# A client of the consumer protocol generates its own id, a UUID. Kafka's client writes it in URL-safe Base64,
+# librdkafka in standard Base64.
 _RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_bare(member_id: MemberId) -> bool:
-    """Return True if the id is only a UUID, which says nothing of the client."""
+    """Return True if the id is only a UUID, which does not identify the client."""
     return _RANDOM.fullmatch(member_id) is not None
 
 
 def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
-    """Return the instance id, else the client id, of the members whose ids are only UUIDs."""
+    """Return the instance id, or else the client id, of each member whose id is only a UUID."""
     clients = {
         event.member_id: client
         for event in entries
@@ -146,14 +146,14 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
 
 
 def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
-    """Return what a member is called also after a restart of its client, which gives it another id."""
+    """Return a name for a member that does not change when its client restarts and gets a new member id."""
     return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
 
 
 def names_in(
     members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
 ) -> "Names":
-    """Return names for these members, and for all in these rebalances."""
+    """Return short names for these members and for all members in these rebalances."""
     ids = set(members)
     for r in rebalances:
         ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or (), r.connect)
@@ -164,10 +164,10 @@ def names_in(
 
 
 class Names:
-    """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
+    """Short names for the member ids of one group: the client id or instance id without the UUID after it.
 
-    `clients` are as in `clients_of`. If two ids would get the same name, the first eight characters of
-    the UUID are kept.
+    `clients` is the result of `clients_of`. If two ids would get the same name, the names include the first
+    eight characters of the UUID.
     """
 
     def __init__(self, member_ids: Iterable[MemberId], clients: Mapping[MemberId, str] | None = None) -> None:
@@ -179,7 +179,7 @@ class Names:
         self._longest_first = ids
 
     def of(self, member_id: MemberId) -> str:
-        """Return the short name; an unknown id is its own name."""
+        """Return the short name, or the id itself if it is unknown."""
         return self._names.get(member_id, member_id)
 
     def put_in(self, text: str) -> str:

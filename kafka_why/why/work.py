@@ -1,4 +1,4 @@
-"""Reads what Kafka Connect and Kafka Streams assign besides, or instead of, partitions."""
+"""Decodes and formats the assignments of Kafka Connect and Kafka Streams: connectors and tasks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,8 +21,8 @@ from kafka_why.why.wording import Lines, Names, duration_text, member_listing, p
 def connect_work(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, ConnectWork]:
-    """Return what the workers of Kafka Connect were assigned; {} if the group is not one of Connect's, or the
-    bytes of a member are not its protocol's. A member without bytes has no work.
+    """Return the work assigned to each worker of Kafka Connect, or {} if the group is not one of Connect's or
+    the bytes cannot be decoded. A member with empty bytes has no work.
     """
     if assignments is None or protocol_name not in connect_protocol.PROTOCOL_NAMES:
         return {}
@@ -39,7 +39,9 @@ def connect_work(
 def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
-    """Return the tasks of the threads of Kafka Streams; {} as for `connect_work`."""
+    """Return the tasks assigned to each thread of Kafka Streams, or {} if the group is not one of Streams' or
+    the bytes cannot be decoded.
+    """
     if assignments is None or protocol_name != PROTOCOL_NAME:
         return {}
     try:
@@ -80,7 +82,7 @@ def _error(code: int) -> str | None:
 
 
 def work_lines(r: Rebalance, names: Names) -> Lines:
-    """Yield them; none in a group of consumers."""
+    """Yield the lines about connectors and tasks; none for a group of consumers."""
     if r.connect:
         yield from _connect_lines(r.connect, names)
     if r.streams:
@@ -106,7 +108,9 @@ def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
 
 
 def _work(work: ConnectWork) -> str:
-    """`+ connector source, tasks source 0-1   - tasks sink 0`; without a sign if it is all that there is."""
+    """Return a worker's work: `+ connector source, tasks source 0-1   - tasks sink 0`. Without the sign `+`
+    the work is complete.
+    """
     assigned, revoked = "", _units(work.revoked_connectors, work.revoked_tasks)
     if found := _units(work.connectors, work.tasks):
         assigned = f"+ {found}" if work.is_incremental else found
@@ -137,7 +141,7 @@ def _streams_lines(r: Rebalance, threads: Mapping[str, StreamsTasks], names: Nam
 
 
 def _tasks(tasks: StreamsTasks) -> str:
-    """`active 0_0, 1_0; standby 0_1`."""
+    """Return a thread's tasks: `active 0_0, 1_0; standby 0_1`."""
     kinds = (("active", tasks.active), ("standby", tasks.standby))
     return "; ".join(f"{kind} {shortened(of)}" for kind, of in kinds if of)
 

@@ -1,1 +1,1 @@
-"""Reports what became of the records of share groups, by what gateways counted: see docs/share-groups.md."""
+"""Reports the deliveries of share groups' records, as gateways counted them: see docs/share-groups.md."""

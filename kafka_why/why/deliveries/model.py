@@ -8,8 +8,8 @@ from kafka_why.contract.deliveries import Counted
 
 
 class Verdict(StrEnum):
-    """The probable fault. POISON: some records fail whoever gets them. BAD_MEMBER: one member fails, and
-    others do not. OUTAGE: nobody gets records processed.
+    """The probable fault. POISON: some records fail on every member. BAD_MEMBER: only one member fails.
+    OUTAGE: all members fail.
     """
 
     NOTHING = "nothing"
@@ -19,8 +19,8 @@ class Verdict(StrEnum):
 
 
 class SuspectLine(Struct, frozen=True, kw_only=True):
-    """A record that may be poison. `at_ms` is when a gateway last wrote something of it, `outcome` is as in
-    `kafka_why.contract.deliveries`, and inferred unless the record was rejected or accepted.
+    """A record that may be poison. `at_ms` is when a gateway last reported it. `outcome` is one of
+    `kafka_why.contract.deliveries`, and is inferred unless the record was rejected or accepted.
     """
 
     topic: str
@@ -35,8 +35,8 @@ class SuspectLine(Struct, frozen=True, kw_only=True):
 
 
 class MemberSum(Struct, frozen=True, kw_only=True):
-    """All that one member did. `processing_ms` is the mean time from delivery to acknowledgement of what it
-    acknowledged, `processing_max_ms` the longest one; None if it acknowledged nothing.
+    """The totals of one member. `processing_ms` is the mean time from the delivery of a record to its
+    acknowledgement, and `processing_max_ms` the longest; both are None if it acknowledged nothing.
     """
 
     member_id: str
@@ -50,7 +50,7 @@ class MemberSum(Struct, frozen=True, kw_only=True):
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """The counts of some time."""
+    """The counts of one interval of the report's time."""
 
     from_ms: int
     delivered: int = 0
@@ -62,15 +62,16 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
-    """Counts of which JSON has those that are 0, too."""
+    """The counts of one member in one partition. Unlike those in telemetry, its JSON includes zeros."""
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
     """The deliveries of a share group between two times, as gateways counted them. `lock_ms` is 0 if no
-    broker has named it.
+    broker has reported it.
 
-    `rows` are in the order of topic, partition and member. `others` has the sums of those beyond the bounds.
-    `is_cut`: earlier records of this time were too many to read. `member_id` is that of the verdict.
+    `rows` are in the order of topic, partition and member. `others` has the sums of the rows beyond the
+    maximum. `is_cut`: there were too many records to read, so the earliest are missing. `member_id` is the
+    member of the verdict.
     """
 
     group_id: str
@@ -91,7 +92,7 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
 
 
 class LoneDeliveries(Struct, frozen=True):
-    """The deliveries of a group of which the history has nothing, in the form of a report of `why`."""
+    """The report of `why` on a group that has deliveries but no history."""
 
     group_id: str
     deliveries: DeliveryReport

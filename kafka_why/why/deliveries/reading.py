@@ -1,4 +1,4 @@
-"""Reads what gateways counted of a share group from the telemetry topic."""
+"""Reads gateways' counts of a share group's deliveries from the telemetry topic."""
 
 from kafka import TopicPartition
 
@@ -11,15 +11,17 @@ from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.deliveries.report import Sums
 
 RECORDS_MAX = 100_000
-"""The most records that are read: the last ones of the group's partition, of all its groups."""
+"""The maximum number of records to read: the last ones of the group's partition, including other groups'."""
 DEFAULT_MS = 24 * 3_600_000
-"""What is read if nobody says since when."""
+"""The time to read if the caller sets no start."""
 
 
 def read_deliveries(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
 ) -> DeliveryReport | None:
-    """Return what was written between two times, or in the last day, None for nothing. Raises KafkaError."""
+    """Return the deliveries between two times, by default of the last day, or None if there are none. Raises
+    KafkaError.
+    """
     from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     sums = Sums(group_id, from_ms, to_ms)

@@ -1,4 +1,4 @@
-"""Adds up what gateways counted of one share group, and concludes from it. No IO here."""
+"""Adds up gateways' counts of one share group, and concludes the probable fault. No IO here."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from kafka_why.why.deliveries.model import DeliveryReport, Interval, MemberSum, 
 ROWS_MAX, SUSPECTS_MAX, MEMBERS_MAX = 1_000, 1_000, 1_000
 INTERVALS = 24
 MANY = 20
-"""The least number of failed deliveries that a few bad records do not explain."""
+"""The minimum number of failed deliveries that cannot be due to a few bad records."""
 _MOST, _FEW = 0.5, 0.1
 
 Key = tuple[str, int, int]
 
 
 class Sums:
-    """The records of one group between two times, which come in the order of the topic."""
+    """The sums of one group's records between two times. Records are added in the order of the topic."""
 
     def __init__(self, group_id: str, from_ms: int, to_ms: int) -> None:
         self._group_id = group_id
@@ -47,7 +47,7 @@ class Sums:
             self._suspect(record.gateway_id, suspect, at_ms)
 
     def report(self, *, is_cut: bool = False) -> DeliveryReport | None:
-        """Return the report, None if nothing was counted."""
+        """Return the report, or None if nothing was counted."""
         if self._last is None:
             return None
         members = [_member(*one) for one in sorted(self._members.items())]
@@ -91,13 +91,13 @@ class Sums:
 
     def _interval(self, number: int, counted: Counted) -> Interval:
         names = ("delivered", "redelivered", "accepted", "released", "rejected", "expired")
-        told = {name: getattr(counted, name) for name in names}
-        return Interval(from_ms=self._from_ms + number * self._step_ms, **told)
+        counts = {name: getattr(counted, name) for name in names}
+        return Interval(from_ms=self._from_ms + number * self._step_ms, **counts)
 
 
 def conclude(members: Sequence[MemberSum], suspects: Sequence[SuspectLine]) -> tuple[Verdict, str | None]:
-    """Return the probable fault, and the member if it is one member's: a few records and many members are
-    poison, many records of one member are a bad member, and many records of all members are an outage.
+    """Return the probable fault, and the member if one member is at fault. A few failing records are poison,
+    many failures of one member are a bad member, and many failures of all members are an outage.
     """
     active = [one for one in members if one.accepted + one.failed]
     failing = [one for one in active if one.failed >= MANY and _failed(one) > _MOST]
@@ -130,7 +130,7 @@ def _member(member_id: str, counted: Counted) -> MemberSum:
 
 
 def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLine:
-    """Return what all gateways know of a record: each has seen a part."""
+    """Combine the gateways' counts of one record; each gateway has seen some of its deliveries."""
     found = [suspect for _, suspect in of_gateways.values()]
     outcomes = {suspect.outcome for suspect in found}
     released_by = dict.fromkeys(name for suspect in found for name in suspect.released_by)

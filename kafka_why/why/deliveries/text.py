@@ -1,4 +1,4 @@
-"""A share group's deliveries as text."""
+"""Formats a share group's deliveries as text."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -9,20 +9,22 @@ from kafka_why.why.wording import Clock, Names, columns, count, duration_text, l
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8
-"""A member is slow if its longest time from delivery to acknowledgement is such a share of the lock's."""
+"""A member is slow if its longest time from delivery to acknowledgement is this share of the lock
+duration.
+"""
 _RENEWS = 1
-"""The renewals of each record from which on a member renews often."""
+"""A member renews often from this number of renewals per record."""
 _HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
 
 
 def strangers(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
-    """Yield a sentence about who got records and is none of the group's known members, former ones included.
-    The brokers ask for no membership.
+    """Yield a note about clients that got records but are not among the group's `known` members, which
+    include former ones. Brokers do not check membership.
     """
     found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
     if found:
-        got = f"{shortened(found)} got records and {'was' if len(found) == 1 else 'were'} never a member here"
-        yield f"{got}: leaders give them to whoever may READ the group and the topic"
+        got = f"{shortened(found)} got records but {'was' if len(found) == 1 else 'were'} never in the group"
+        yield f"{got}: brokers give records to any client with READ on the group and the topic"
 
 
 def names_of(report: DeliveryReport) -> Names:
@@ -31,7 +33,7 @@ def names_of(report: DeliveryReport) -> Names:
 
 
 def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> VisibleText:
-    """Return the table of deliveries, and what follows from it."""
+    """Return the table of deliveries, and the conclusions from it."""
     head = f"Deliveries from {clock.time(report.from_ms)} to {clock.time(report.to_ms)}"
     seen = f"{head}, as {count(report.gateways, 'gateway')} saw them:"
     return visible_text([seen, *table(report, names), *columns(lines(report, names))])
@@ -45,7 +47,7 @@ def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
 
 
 def table(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the counts by partition and member, those with most deliveries if there are too many."""
+    """Yield the counts by partition and member: at most MAX_ROWS, those with the most deliveries."""
     most = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
     shown = [row for row in report.rows if row in most]
     rows: list[tuple[str, ...]] = [_HEADS, *(_cells(row, place_text(row), names) for row in shown)]
@@ -74,22 +76,24 @@ def lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
         yield "", f"{len(poison) - MAX_SUSPECTS} more: see them with -o json"
     yield from listing("Slow", slow_texts(report, names))
     if not report.is_limit_known:
-        limit = "the brokers did not tell a gateway share.delivery.count.limit"
+        limit = "no gateway knows the brokers' share.delivery.count.limit"
         yield "Note", f"{limit}: {report.delivery_limit} is assumed"
     if report.is_cut:
-        yield "Note", "earlier counts of this time are too many to read"
+        yield "Note", "there are too many counts to read: the earliest are missing"
 
 
 def verdict_text(report: DeliveryReport, names: Names) -> str:
-    """Return the probable fault as a sentence, "" if there is none."""
+    """Return the probable fault as a sentence, or "" if there is none."""
     if report.verdict is Verdict.BAD_MEMBER:
         who = names.of(report.member_id or "")
-        return f"{who} fails with most of its records, and the other members do not: look at {who}"
+        return f"{who} fails on most of its records, and the other members do not: check {who}"
     if report.verdict is Verdict.OUTAGE and report.member_id is not None:
         who = names.of(report.member_id)
-        return f"{who}, its only member, fails with most of its records: it, or what it depends on, is bad"
+        return (
+            f"{who}, the only member, fails on most of its records: check it and the services it depends on"
+        )
     if report.verdict is Verdict.OUTAGE:
-        return "all members fail with most of their records: what they depend on is probably down"
+        return "all members fail on most of their records: a service they depend on is probably down"
     if report.verdict is Verdict.POISON:
         number = sum(one.outcome != ACCEPTED for one in report.suspects)
         fails = "record fails" if number == 1 else "records fail"
@@ -98,28 +102,29 @@ def verdict_text(report: DeliveryReport, names: Names) -> str:
 
 
 def place_text(row: Counted) -> str:
-    """`orders-2`, `others` for a sum."""
+    """Return a row's partition, `orders-2`, or `others` for the sum of several."""
     return f"{row.topic}-{row.partition}" if row.topic else "others"
 
 
 def place_of(one: SuspectLine) -> str:
-    """`orders-2@4711`."""
+    """Return a record's partition and offset: `orders-2@4711`."""
     return f"{one.topic}-{one.partition}@{one.offset}"
 
 
 def suspect_text(one: SuspectLine, report: DeliveryReport, names: Names) -> str:
-    """`delivered 5 times (limit 5), released 4 times by a, b; archived or a dead letter (inferred)`."""
+    """Return `delivered 5 times (limit 5), released 4 times by a, b; archived, or a dead letter`."""
     limit = f" (limit {report.delivery_limit})" if one.deliveries >= report.delivery_limit else ""
-    told = [f"delivered {_times(one.deliveries)}{limit}"]
+    parts = [f"delivered {_times(one.deliveries)}{limit}"]
     if one.releases:
-        told.append(f"released {_times(one.releases)} by {shortened([names.of(m) for m in one.released_by])}")
+        by = shortened([names.of(m) for m in one.released_by])
+        parts.append(f"released {_times(one.releases)} by {by}")
     if one.rejected_by:
-        told.append(f"rejected by {names.of(one.rejected_by)}")
-    return f"{', '.join(told)}; {_OUTCOMES.get(one.outcome, 'it will be delivered again')}"
+        parts.append(f"rejected by {names.of(one.rejected_by)}")
+    return f"{', '.join(parts)}; {_OUTCOMES.get(one.outcome, 'it will be delivered again')}"
 
 
 def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the members whose processing takes nearly as long as the lock, or that renew it often."""
+    """Yield the members whose processing takes nearly as long as the lock, or that often renew the lock."""
     for one in report.members:
         text = _slow_text(one, report.lock_ms)
         if text:
@@ -128,7 +133,7 @@ def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
 
 _OUTCOMES = {
     REJECTED: "archived, or a dead letter",
-    GONE: "archived, or a dead letter (inferred: its last delivery came to nothing)",
+    GONE: "archived, or a dead letter (inferred: its last delivery failed)",
     ACCEPTED: "accepted in the end",
 }
 
@@ -136,17 +141,17 @@ _OUTCOMES = {
 def _slow_text(one: MemberSum, lock_ms: int) -> str:
     if one.processing_ms is None or one.processing_max_ms is None or not lock_ms:
         return ""
-    told = []
+    parts = []
     if one.processing_max_ms >= _SLOW * lock_ms:
         longest = (
             f"{duration_text(one.processing_ms)} a record, {duration_text(one.processing_max_ms)} at most"
         )
-        told.append(
+        parts.append(
             f"{longest}, {one.processing_max_ms / lock_ms:.0%} of the lock's {duration_text(lock_ms)}"
         )
     if one.renewed and one.renewed >= _RENEWS * one.acknowledged:
-        told.append(f"{one.renewed} renewals of {count(one.acknowledged, 'record')}")
-    return f"{'; '.join(told)}: it needs a longer share.record.lock.duration.ms" if told else ""
+        parts.append(f"{one.renewed} renewals of {count(one.acknowledged, 'record')}")
+    return f"{'; '.join(parts)}: it needs a longer share.record.lock.duration.ms" if parts else ""
 
 
 def _cells(row: Counted, place: str, names: Names) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A RocketMQ group's history as a list of changes: the effect of each request or scan, and notifications."""
+"""Derives a RocketMQ group's changes from its history: each request's or scan's effect, and notifications."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -37,11 +37,11 @@ _KINDS = {
 
 
 SAME_CHANGE_MS = 3_000
-"""A client's connections to several brokers that begin or end within this time are one change."""
+"""Connections of one client to several brokers count as one change if they begin or end within this time."""
 
 
 def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
-    """Return all changes in order. A life without its beginning starts with no known clients."""
+    """Return all changes in order. An incarnation whose beginning is missing starts with no known clients."""
     found: list[Change] = []
     for life in group_lives:
         clients: dict[str, Consumer] = {}  # by connection
@@ -76,7 +76,7 @@ def _follow(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
 
 
 def _is_same(change: Change, following: Change) -> bool:
-    """Return True if a client connects to one more broker, or leaves one more."""
+    """Return True if `following` is the same change of one client, at another broker."""
     clients = {concerned.client_id for concerned in (*change.concerned, *following.concerned)}
     brokers = {consumer.broker for consumer in (*change.consumers, *following.consumers)}
     return (
@@ -106,7 +106,7 @@ def _joined(change: Change, following: Change) -> Change:
 
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
-    """Return the kinds of a step, the main kind first; empty if the step does not concern consumers."""
+    """Return the kinds of a step, the main one first, or none if the step does not concern consumers."""
     there = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
     return [kind for kind in ChangeKind if kind in there]
 
@@ -161,15 +161,15 @@ def _change(
 def traps_of(changes: Sequence[Change]) -> list[Trap]:
     """Return the client ids that were on several connections at once, in the order of their beginnings."""
     found: list[Trap] = []
-    on: dict[str, int] = {}  # by client id, the index in `found` of its trap while it lasts
-    brokers: dict[str, dict[str, None]] = {}  # by client id, where it lasts
+    on: dict[str, int] = {}  # by client id, the index in `found` of its current trap
+    brokers: dict[str, dict[str, None]] = {}  # by client id, the brokers that have its current trap
     incarnation = ""
     for change in changes:
         for one in change.released:
             brokers.get(one.client_id, {}).pop(one.broker, None)
         ended = [client_id for client_id in on if not brokers[client_id]]
         if change.incarnation != incarnation:
-            # The entries that ended them are missing: no connection outlives the group.
+            # No connection outlives the group, so the entries that ended them are missing.
             ended, incarnation = list(on), change.incarnation
         for client_id in ended:
             place = on.pop(client_id)
@@ -197,9 +197,9 @@ def places_of(change: Change, duplicate: DuplicateId) -> list[str]:
 
 
 def differences_of(changes: Sequence[Change]) -> list[Difference]:
-    """Return the times in which clients subscribed to different topics or filters, in order."""
+    """Return the periods in which clients subscribed to different topics or filters, in order."""
     found: list[Difference] = []
-    on: set[str] = set()  # the brokers at which the last one lasts
+    on: set[str] = set()  # the brokers that have the last difference now
     incarnation = ""
     for change in changes:
         was_on = bool(on)
@@ -228,7 +228,7 @@ def report(
 ) -> Report:
     """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
 
-    `since_ms` omits earlier changes, and the traps that ended before it; the numbers stay.
+    Changes before `since_ms`, and traps that ended before it, are omitted; the numbers stay the same.
     """
     group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"
@@ -284,7 +284,9 @@ def _topics(changes: Sequence[Change]) -> list[str] | None:
 
 
 def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
-    """Return how the coordinator assigns which topics, in the words of the last entry for each topic."""
+    """Return the request mode of each topic whose queues the coordinator assigns, as its last entry has
+    it.
+    """
     entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in entries for topic in event.topics or ()}
 

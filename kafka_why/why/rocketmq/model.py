@@ -14,8 +14,8 @@ from kafka_why.why.rocketmq.polled.model import Symptom
 
 
 class ChangeKind(StrEnum):
-    """Changes that make clients rebalance, or prevent a correct rebalance. A change of several kinds is
-    named after the first of them.
+    """The kinds of changes that make clients rebalance, or prevent a correct rebalance. A change of several
+    kinds has the name of the first one here.
     """
 
     DUPLICATE = "duplicate client id"
@@ -31,8 +31,9 @@ class ChangeKind(StrEnum):
 
 
 class Consumer(Struct, frozen=True):
-    """A consumer's connection to a broker (`name/id`), and its client. `address` is the client's, `ip:port`.
-    `subscriptions` are its own, None if the history does not have them.
+    """A consumer's connection to a broker (`name/id`). `address` is its client's address, `ip:port`.
+
+    `subscriptions` are the client's own, or None if the history does not have them.
     """
 
     client_id: str
@@ -43,12 +44,12 @@ class Consumer(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The client's address, or its connection if that is unknown."""
+        """The client's address, or the connection if the address is unknown."""
         return self.address or self.connection
 
 
 def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
-    """Return how often each client id stands among the ids of a broker, at the one with most of them."""
+    """Return each client id with its number of connections to the broker that has most of them."""
     most: Counter[str] = Counter()
     for (client_id, _), number in Counter((c.client_id, c.broker) for c in consumers).items():
         most[client_id] = max(most[client_id], number)
@@ -56,7 +57,9 @@ def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
 
 
 class DuplicateId(Struct, frozen=True):
-    """A client id with all its connections to a broker; without any if it is on one alone again."""
+    """A client id with all its connections to a broker, or with none if it is on a single connection
+    again.
+    """
 
     client_id: str
     broker: str
@@ -64,7 +67,7 @@ class DuplicateId(Struct, frozen=True):
 
 
 class Concerned(Struct, frozen=True):
-    """The client or connection that a change concerns, and the reason of the change."""
+    """The client or connection that a change concerns, and the reason for the change."""
 
     reason: str
     client_id: str | None = None
@@ -75,13 +78,13 @@ class Change(Struct, frozen=True, kw_only=True):
     """The effect of one request or scan on the group.
 
     `also` are the change's other kinds. `trigger` is the request's id, or the scan. `topics` are the group's
-    topics afterwards, None if they did not change; `topics_reason` says how they changed. `notification`
-    names the reason and the number of notified connections, None if none was notified. `consumers` are the
-    connections afterwards. `complete` says whether those are all, because the history may begin later than
-    the group or have gaps. `traps` are the client ids that this change put on one more connection; they are
-    `harmless` while the group broadcasts. `released` are those that are on one connection alone again.
-    `differ` says by broker which clients differ in their subscriptions since this change, "" if none does any
-    more. One client's connections to several brokers within some seconds are one change.
+    topics afterwards, or None if they did not change; `topics_reason` says how they changed. `notification`
+    names the reason and the number of notified connections, or is None if none was notified. `consumers` are
+    the connections afterwards. `complete` is False if others may be missing, because the history begins later
+    than the group or has gaps. `traps` are the client ids that this change put on one more connection; they
+    are `harmless` while the group broadcasts. `released` are the client ids that are on a single connection
+    again. `differ` says by broker which clients differ in their subscriptions since this change, or "" if
+    none does any longer. One client's connections to several brokers within a few seconds are one change.
     """
 
     number: int
@@ -106,9 +109,10 @@ class Trap(Struct, frozen=True):
     """A client id on several connections at once, from change `began` to change `ended` (None while it
     lasts).
 
-    All these connections take the share of the id's first place among the ids, so the queues of its other
-    places have no consumer. The trap is `harmless` while the group broadcasts. `connections` are all that had
-    the id meanwhile at the broker where that began, and `places` the clients' addresses, as far as known.
+    Each of these clients takes the share of the id's first entry in the list of client ids, so the queues
+    of its other entries have no consumer. The trap is `harmless` while the group broadcasts. `connections`
+    are all that had the id during this time at the broker where it began, and `places` are the clients'
+    addresses, or their connections.
     """
 
     client_id: str
@@ -122,8 +126,8 @@ class Trap(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """Clients of the group that subscribe to different topics or filters, from change `began` to change
-    `ended` (None while it lasts). `reason` names the first ones with their addresses.
+    """A period in which clients of the group subscribed to different topics or filters, from change `began`
+    to change `ended` (None while it lasts). `reason` names some of the clients with their addresses.
     """
 
     reason: str
@@ -145,8 +149,8 @@ class ChangeCount(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
     """A report on a group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics`
     is None if the history does not contain them. `request_modes` has the topics whose queues the coordinator
-    assigns to clients that query it. `notifications`: how often all connections were notified. `symptoms` are
-    the present faults, the most serious first.
+    assigns to clients that query it. `notifications` counts how often all connections were notified.
+    `symptoms` are the current faults, the most serious first.
     """
 
     group_id: str

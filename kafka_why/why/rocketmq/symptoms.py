@@ -1,4 +1,4 @@
-"""The present faults of a RocketMQ group by its history, each with the clients' addresses and a remedy."""
+"""Finds the current faults of a RocketMQ group in its history, each with clients' addresses and a remedy."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,17 +14,17 @@ from kafka_why.why.rocketmq.polled.model import Symptom, SymptomKind
 from kafka_why.why.wording import count, duration_text, shortened
 
 RECENT_MS = 3_600_000
-"""Clients that came and went, and connections that expired, are reported for so long afterwards."""
+"""How long clients that came and went, and connections that expired, are reported."""
 FLAPS, FLAPS_WITHIN_MS = 3, 600_000
-"""A client that goes so often within this time is reported."""
+"""A client that leaves FLAPS times within FLAPS_WITHIN_MS is reported."""
 VIEWS_DIFFER_MS = 30_000
-"""Brokers may see different clients for so long: the interval of heartbeats."""
+"""How long brokers may see different clients without a fault: the interval of heartbeats."""
 
 
 def symptoms(
     changes: Sequence[Change], traps: Iterable[Trap], differences: Iterable[Difference], now_ms: int
 ) -> list[Symptom]:
-    """Return the present faults by the changes of the group's present life, the most serious first."""
+    """Return the current faults, the most serious first. `changes` are those of the current incarnation."""
     found = [
         *_duplicates(traps),
         *_subscriptions(changes, differences),
@@ -54,7 +54,7 @@ def _duplicates(traps: Iterable[Trap]) -> Iterator[Symptom]:
         yield Symptom(
             kind=SymptomKind.DUPLICATE,
             reason=f"The client id {trap.client_id} is on {places}, so queues may have no consumer: each of "
-            "its clients takes the share of its first place among the group's ids",
+            "its clients takes the share of the id's first entry in the list of client ids",
             to_do=TO_DO_DUPLICATE,
             since_ms=trap.from_ms,
             client_ids=[trap.client_id],
@@ -85,7 +85,9 @@ def _subscriptions(changes: Sequence[Change], differences: Iterable[Difference])
 
 
 def _unread(by_own: dict[tuple[str, ...], list[Consumer]]) -> str:
-    """Return `. Nobody reads the shares of worker-2 in orders` for the topics that only some clients have."""
+    """Return `. Nobody reads the shares of worker-2 in orders` for topics that only some clients subscribe
+    to.
+    """
     topics = {own: {text.partition(" (")[0] for text in own} for own in by_own}
     texts = []
     for topic in sorted(set().union(*topics.values())):
@@ -96,7 +98,7 @@ def _unread(by_own: dict[tuple[str, ...], list[Consumer]]) -> str:
 
 
 def _views(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
-    """Yield the brokers that have not had all clients for longer than the interval of heartbeats."""
+    """Yield the brokers that have lacked some of the clients for longer than VIEWS_DIFFER_MS."""
     since_ms = None
     for change in reversed(changes):
         if len({frozenset(there) for there in _by_broker(change).values()}) < 2:
@@ -109,9 +111,9 @@ def _views(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
         if absent:
             yield Symptom(
                 kind=SymptomKind.VIEWS,
-                reason=f"{broker} does not have {named(absent)}. A client asks any one broker of a topic for "
-                "the list of clients, so clients divide the queues differently if it has queues of the topic",
-                to_do=f"look at their way to {broker}, and whether it has all topics",
+                reason=f"{broker} does not list {named(absent)}. A client gets the list of clients from any "
+                f"broker of a topic, so if {broker} has queues of the topic, clients divide them differently",
+                to_do=f"check their network connections to {broker}, and that it has all topics",
                 since_ms=since_ms,
                 client_ids=sorted({consumer.client_id for consumer in absent}),
             )
@@ -125,7 +127,7 @@ def _by_broker(change: Change) -> dict[str, set[str]]:
 
 
 def _flapping(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
-    """Yield the clients that went several times within FLAPS_WITHIN_MS, the last time within RECENT_MS."""
+    """Yield the clients that left FLAPS times within FLAPS_WITHIN_MS, the last time within RECENT_MS."""
     gone: dict[str, list[Change]] = defaultdict(list)
     places: dict[str, list[str]] = defaultdict(list)
     before: dict[str, list[Consumer]] = {}
@@ -148,15 +150,15 @@ def _flapping(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
         yield Symptom(
             kind=SymptomKind.FLAPPING,
             reason=f"{client_id} ({at}) came and went {len(recent)} times within {took}: {reasons}. "
-            "All clients divide the queues anew each time",
-            to_do="see in its log why it restarts or loses its connections",
+            "All clients rebalance each time",
+            to_do="check its log for why it restarts or loses its connections",
             since_ms=recent[0].at_ms,
             client_ids=[client_id],
         )
 
 
 def _expired(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
-    """Yield the connections that a scan removed within RECENT_MS: no client is notified of that."""
+    """Yield the connections that a scan removed within RECENT_MS, of which no client is notified."""
     expired: list[Consumer] = []
     since_ms = None
     known: dict[str, Consumer] = {}
@@ -170,8 +172,8 @@ def _expired(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
         yield Symptom(
             kind=SymptomKind.EXPIRED,
             reason=f"{count(len(expired), 'connection')} of {named(expired)} fell silent and expired. "
-            "RocketMQ notifies nobody of that: the others take the queues over when their own timers fire",
-            to_do="see whether the process hung or was suspended, or what cut its network",
+            "RocketMQ does not notify the others: they take over the queues when their own timers fire",
+            to_do="check whether the process hung or was suspended, or lost its network",
             since_ms=since_ms,
             client_ids=list(dict.fromkeys(consumer.client_id for consumer in expired)),
         )

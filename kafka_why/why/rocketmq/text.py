@@ -1,4 +1,6 @@
-"""A RocketMQ group's report as text; a client id on several connections comes first, as the worst fault."""
+"""Formats a RocketMQ group's report as text, with a duplicate client id first because it is the worst
+fault.
+"""
 
 from collections.abc import Sequence
 
@@ -31,15 +33,15 @@ from kafka_why.why.wording import (
 MAX_CHANGES = 20
 
 _QUEUES = (
-    "each client computes its own share and does not report it: the history has no queues; "
+    "each client computes its own share and does not report it, so the history has no queues; "
     "why GROUP --namesrv ADDRESSES asks the clients"
 )
 # For these kinds the first line contains the whole reason.
 _EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
-# RocketMQ never sends a notification for these kinds; for the others it depends on the group's configuration.
+# RocketMQ never sends a notification for these kinds. For others that depends on the group's configuration.
 _NEVER_NOTIFIED = {
     ChangeKind.EXPIRED: "none: the other clients notice when their own timers fire (RocketMQ's: every 20 s)",
-    ChangeKind.REPLACED: "none, although the client ids changed: other clients notice by their own timers",
+    ChangeKind.REPLACED: "none, although a client id changed: the others notice when their own timers fire",
     ChangeKind.LOCKS: None,
     ChangeKind.MODE: None,
 }
@@ -103,17 +105,17 @@ def _summary(report: Report, clock: Clock) -> Lines:
 
 
 def _hurting(report: Report) -> list[Trap]:
-    """Return the traps that last and are not harmless."""
+    """Return the current traps that are not harmless."""
     return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
 
 
 def _several(client_id: str, connections: Sequence[str]) -> str:
-    """Return `worker-1 on c1 and c4`; entries that would be too large omit the connections."""
+    """Return `worker-1 on c1 and c4`, or without connections if the entry omits them because of its size."""
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
 def _lasted(trap: Trap | Difference, now_ms: int) -> str:
-    """Return how long it lasted, and from which change to which."""
+    """Return how long a trap or difference lasted, and from which change to which."""
     if trap.to_ms is None:
         return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
     return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
@@ -125,7 +127,7 @@ def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
 
 
 def _what(change: Change) -> str:
-    """Return `client left: worker-2`; for a duplicate client id also its connections."""
+    """Return `client left: worker-2`, with the connections for a duplicate client id."""
     if change.traps:
         named = "; ".join(_several(one.client_id, places_of(change, one)) for one in change.traps)
         return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
@@ -141,15 +143,15 @@ def _details(change: Change, report: Report) -> Lines:
             if not trap.harmless:
                 yield "to do", TO_DO_DUPLICATE
     for client_id in dict.fromkeys(one.client_id for one in change.released):
-        yield "over", f"client id {client_id} is on one connection alone again"
+        yield "over", f"client id {client_id} is on a single connection again"
     yield from _differing(change, report)
     if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
         yield "topics", change.topics_reason
     notified = _notified(change)
     if notified is not None:
-        yield "told", notified
+        yield "notified", notified
     if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
-        yield "there", _clients(change.consumers) if change.consumers else "no clients"
+        yield "clients", _clients(change.consumers) if change.consumers else "none"
 
 
 def _differing(change: Change, report: Report) -> Lines:
@@ -158,11 +160,11 @@ def _differing(change: Change, report: Report) -> Lines:
             yield "differ", f"{_lasted(difference, report.now_ms)}: {difference.reason}"
             yield "to do", TO_DO_SUBSCRIPTIONS
         if difference.ended == change.number:
-            yield "over", "all clients subscribe to the same again"
+            yield "over", "all clients have the same subscriptions again"
 
 
 def _causes(change: Change) -> Lines:
-    """Yield the reason, the request or scan, and the connections."""
+    """Yield the lines with the reason, the request or scan, and the connections."""
     several = len({concerned.client_id for concerned in change.concerned}) > 1
     for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
         who = f"{concerned.client_id}: " if several and concerned.client_id else ""
@@ -178,19 +180,21 @@ def _causes(change: Change) -> Lines:
 
 
 def _notified(change: Change) -> str | None:
-    """Return the notification that the coordinator sent, why it sent none, or None."""
+    """Return the notification that the coordinator sent, or why it sent none, or None if there is nothing to
+    say.
+    """
     if change.notification is not None:
         return change.notification
     if not change.consumers and change.complete:
         return "none: the group has no connections left"
-    unless = "none: the group broadcasts, or its notifications are switched off"
+    other = "none: the group broadcasts, or its notifications are switched off"
     return next(
-        (_NEVER_NOTIFIED[kind] for kind in (change.kind, *change.also) if kind in _NEVER_NOTIFIED), unless
+        (_NEVER_NOTIFIED[kind] for kind in (change.kind, *change.also) if kind in _NEVER_NOTIFIED), other
     )
 
 
 def _clients(consumers: Sequence[Consumer]) -> str:
-    """`worker-1 twice, worker-2`."""
+    """Return the client ids: `worker-1 twice, worker-2`."""
     times = connections_by_client(consumers)
     return shortened([_times(client_id, number) for client_id, number in times.items()])
 

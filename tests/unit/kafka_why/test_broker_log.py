@@ -181,7 +181,7 @@ def test_classic_group_is_explained_by_the_log_alone(tmp_path: Path) -> None:
     assert (report["state"], report["members"], report["generation"]) == ("Empty", [], 4)
     text = invoke(why, ["g", "--broker-log", log]).stdout
     assert "session timeout: b" in text
-    assert "times in the log name no zone: taken as this machine's" in text
+    assert "times in the log have no time zone: assumed to be this machine's" in text
 
 
 def test_members_that_no_line_names_are_counted(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_groups_of_several_logs_are_listed_with_their_causes(tmp_path: Path) -> 
         ["other", "0"],
     ]
     assert "2 x member joined, 1 x session timeout, 1 x member left" in told.stdout
-    assert "2 lines of group coordinators cannot be read and were skipped" in told.stderr
+    assert "2 lines of group coordinators cannot be parsed and were skipped" in told.stderr
     unknown = invoke(why, ["f", "--broker-log", logs[0]])
     assert (unknown.exit_code, "no line about a rebalance of group f" in unknown.stderr) == (1, True)
 

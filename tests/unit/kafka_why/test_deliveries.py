@@ -70,7 +70,7 @@ def test_sf22_client_receiving_records_without_membership_is_named() -> None:
     shown = of(counted([row("a", accepted=3), row("b", accepted=1), row("c")]))
     assert [*strangers(shown, {"a", "b"})] == []
     (sentence,) = strangers(shown, {"a"})
-    assert sentence.startswith("b got records and was never a member here")
+    assert sentence.startswith("b got records but was never in the group")
 
 
 def text_of(*records: GroupDeliveries) -> str:

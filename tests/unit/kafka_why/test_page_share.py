@@ -104,7 +104,7 @@ def test_share_page_lists_members_and_rebalances() -> None:
     recorder, _ = world(*JOINED)
     of_second = rebalance_page("g", course_of(recorder.history), 12_000, now_ms)
     assert of_second is not None
-    assert ("why", "1 partition ready 1.0 s after the asking: orders 0") in of_second.lines
+    assert ("why", "1 partition ready 1.0 s after the request: orders 0") in of_second.lines
     assert [(move.name, move.gained) for move in of_second.moves] == [("A", "orders 0")]
 
 

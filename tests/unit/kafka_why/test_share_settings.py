@@ -10,7 +10,7 @@ SESSION, INTERVAL, OTHER = (
     "share.heartbeat.interval.ms",
     "share.auto.offset.reset",
 )
-AGAIN = "set it, or delete it, through the gateway"
+AGAIN = "set or delete it through the gateway"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ AGAIN = "set it, or delete it, through the gateway"
             [f"{SESSION}=60000 is in force, and is 50000 at the brokers"],
         ),
         ({SESSION: 60_000}, {}, [f"{SESSION}=60000 is in force, and is not set at the brokers"]),
-        ({}, {INTERVAL: "7000"}, [f"{INTERVAL}=7000 is set at the brokers alone and has no effect"]),
+        ({}, {INTERVAL: "7000"}, [f"{INTERVAL}=7000 is set only at the brokers and has no effect"]),
     ],
 )
 def test_settings_that_differ_are_named_with_what_is_in_force(

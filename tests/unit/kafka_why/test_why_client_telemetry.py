@@ -66,12 +66,12 @@ WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
             POLL_INTERVAL_MS,
             "its last poll was 10 s before; max.poll.interval.ms is 10 s",
         ),
-        ("worker-4", [WITHIN], None, "4 s before it said: its last poll was 6 s ago"),
+        ("worker-4", [WITHIN], None, "4 s before it reported: its last poll was 6 s ago"),
         (
             "worker-4",
             [push(LEFT_MS - 11_000, poll=6)],
             POLL_INTERVAL_MS,
-            "11 s before it said: its last poll was 6 s ago; max.poll.interval.ms is 10 s",
+            "11 s before it reported: its last poll was 6 s ago; max.poll.interval.ms is 10 s",
         ),
         # One that has polled again says nothing certain.
         ("worker-4", [AGAIN], None, None),
@@ -79,14 +79,14 @@ WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
             "worker-4",
             [push(LEFT_MS - 30_000, poll=2, beat=1, idle=0.3), AGAIN],
             None,
-            "30 s before it said: its last poll was 2 s ago, its last heartbeat 1 s ago",
+            "30 s before it reported: its last poll was 2 s ago, its last heartbeat 1 s ago",
         ),
         # One that expired has said nothing since, or says when it goes on how long it stood still.
         (
             "worker-3",
             [push(EXPIRED_MS - 12_000, poll=0, beat=2)],
             None,
-            "12 s before it said: its last poll was 0 s ago, its last heartbeat 2 s ago",
+            "12 s before it reported: its last poll was 0 s ago, its last heartbeat 2 s ago",
         ),
         (
             "worker-3",
@@ -99,7 +99,7 @@ WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
             "worker-3",
             [push(EXPIRED_MS - 4_000, idle=0.02)],
             None,
-            "4 s before it said: 2% of its time was in poll()",
+            "4 s before it reported: 2% of its time was in poll()",
         ),
         # Others wait for worker-2.
         (

@@ -107,7 +107,7 @@ def test_report_of_a_joining_consumer_group_member() -> None:
     trigger  requests-0-1
     took     4.0 s until Stable
     epoch    2 -> 3
-    target   computed at once by uniform, which changed 2 members
+    target   computed at once by uniform, new for 2 members
     members  A  gave up orders 4-5, prices 0-1 in 1.5 s
              B  waited 4.0 s for orders 4-5, prices 0-1 of A
     moved    4 of 8 partitions
@@ -123,11 +123,11 @@ def test_report_of_a_rebalance_over_several_epochs_with_unrevoked_partitions() -
     trigger  requests-0-5
     took     48.0 s until Stable
     epoch    3 -> 8
-             4 after 0 ms: member joined: C; target computed at once by uniform, which changed 3 members
-             5 after 200 ms: member joined: D; target computed 1.8 s later by uniform, which changed 3 members
-             6 after 28.0 s: member left: D; target computed 1.0 s later by uniform, which changed 2 members
-             7 after 47.0 s: session timeout: A; target computed 1.0 s later by uniform, which changed 1 member
-             8 after 47.0 s: session timeout: B; target computed 1.0 s later by uniform, which changed 1 member
+             4 after 0 ms: member joined: C; target computed at once by uniform, new for 3 members
+             5 after 200 ms: member joined: D; target computed 1.8 s later by uniform, new for 3 members
+             6 after 28.0 s: member left: D; target computed 1.0 s later by uniform, new for 2 members
+             7 after 47.0 s: session timeout: A; target computed 1.0 s later by uniform, new for 1 member
+             8 after 47.0 s: session timeout: B; target computed 1.0 s later by uniform, new for 1 member
     members  A   did not give up orders 2-3
              B   did not give up prices 0-1
              C2  waited 48.0 s for orders 3 of A and prices 0-1 of B
@@ -139,7 +139,7 @@ def test_report_of_a_rebalance_over_several_epochs_with_unrevoked_partitions() -
              A   4 -> 0  - orders 0-3
              B   4 -> 0  - orders 4-5, prices 0-1
     idle     8 partitions, for up to 46.0 s
-    """)  # noqa: E501
+    """)
 
 
 def test_report_covers_conversions_both_ways() -> None:

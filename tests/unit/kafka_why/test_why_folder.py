@@ -50,7 +50,7 @@ def test_report_is_read_from_the_folder(folder: Path) -> None:
 def test_an_unknown_group_and_an_empty_folder_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(HistoryUnavailable, match=r"group queues is unknown.*did you mean queue"):
         read_folder(folder, "queues")
-    with pytest.raises(HistoryUnavailable, match="has no events"):
+    with pytest.raises(HistoryUnavailable, match="has no folder events"):
         read_folder(tmp_path / "events", "queue")
 
 

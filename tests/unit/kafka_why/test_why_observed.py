@@ -58,13 +58,13 @@ ONE = generation(1, classic_member("a", 0, 1))
             CauseKind.MEMBER_JOINED,
             {"a-1", "b-1"},
             [
-                "took     100 ms for the assignment; when it began was not seen",
-                "Not Stable  at least 100 ms in all",
+                "took     100 ms for the assignment; its beginning was not seen",
+                "Not Stable  at least 100 ms in total",
                 OBSERVED,
             ],
         ),
         # Records before Kafka 2.1 do not say when the generation was formed.
-        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took     when it began was not seen"]),
+        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took     unknown: its beginning was not seen"]),
         (
             [ONE, generation(2, classic_member("b", 0))],
             CauseKind.MEMBERS_CHANGED,
@@ -90,9 +90,9 @@ A = classic_member("a", 0)
 @pytest.mark.parametrize(
     ("changes", "remark", "is_there"),
     [
-        ([(A,), (A, classic_member("b", 0, topic="bills"))], "not: a-1 to orders; b-1 to bills", True),
-        ([(A,), (A, classic_member("b", 1))], "topics that the others do not", False),
-        ([(A,), (classic_member("a", 0, 1),)], "which makes members join again: orders 1", True),
+        ([(A,), (A, classic_member("b", 0, topic="bills"))], "others: a-1 to orders; b-1 to bills", True),
+        ([(A,), (A, classic_member("b", 1))], "share no topic", False),
+        ([(A,), (classic_member("a", 0, 1),)], "so members rejoined: orders 1", True),
         ([(A,), (A,)], "gained partitions", False),
     ],
 )
@@ -107,7 +107,7 @@ def test_replaced_static_member_is_noted() -> None:
     first = classic_member("a", 0, instance="one")
     found = report_on(generation(1, first), generation(1, replace(first, member_id="a-2")))
     when = "1970-01-01 00:00:20.000 UTC"
-    assert f"took the place of a static member: one 1 time, last at {when}." in text_of(found)
+    assert f"static members were replaced by another instance: one 1 time, last at {when}." in text_of(found)
 
 
 def test_polled_rebalance_reports_its_beginning_and_precision() -> None:
@@ -159,7 +159,7 @@ def test_group_older_than_the_observation_has_no_known_beginning() -> None:
     one = generation(7, classic_member("a", 0, 1), since_ms=9_900)
     both = generation(8, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
     found = report_on(one, both, begins=False)
-    assert "the history begins at entry 2: the group was there before it was observed" in found.notes
+    assert "the history begins at entry 2: the group existed before it was observed" in found.notes
     assert [r.generation_to for r in found.rebalances] == [8]
     assert last(found).cause.kind is CauseKind.MEMBER_JOINED
     moves = last(found).moves
@@ -195,7 +195,7 @@ def test_a_real_broker_s_share_group_has_its_causes_and_moves() -> None:
     assert [r.moves.moved for r in found.rebalances if r.moves is not None] == [0, 0, 2, 2, 0]
     shown = text_of(found)
     assert "share partitions were initialized" in shown
-    assert "target   computed 517 ms later, which changed 2 members" in shown
+    assert "target   computed 517 ms later, new for 2 members" in shown
 
 
 def test_a_real_broker_s_streams_group_has_tasks() -> None:

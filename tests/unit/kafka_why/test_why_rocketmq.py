@@ -104,7 +104,7 @@ def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connecti
     text = report_text(after, Clock(UTC))
     assert text.startswith("Group G of RocketMQ has 1 client since 1970-01-01 00:00:05.000 UTC\n")
     assert "Duplicates  A on c1 and c2 and c3, for 3.0 s, from #2 to #5" in text
-    assert "over     client id A is on one connection alone again" in block(text, 5)
+    assert "over      client id A is on a single connection again" in block(text, 5)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connecti
                 0: ["Group G of RocketMQ has 1 client since"],
                 2: [
                     "duplicate client id, harmless: A on c1 and c2\n",
-                    "told     none: the group broadcasts, or its notifications are switched off",
+                    "notified  none: the group broadcasts, or its notifications are switched off",
                 ],
             },
             id="one id of two that broadcast is no alarm",
@@ -134,10 +134,10 @@ def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connecti
             {
                 4: [
                     "client expired: worker-1, worker-2",
-                    "why      worker-1: silent for 129000 ms, over 120000",
-                    "trigger  scan\n",
-                    "told     none: the other clients notice when their own timers fire",
-                    "there    worker-3",
+                    "why       worker-1: silent for 129000 ms, over 120000",
+                    "trigger   scan\n",
+                    "notified  none: the other clients notice when their own timers fire",
+                    "clients   worker-3",
                 ]
             },
             id="a scan that finds several is one change and tells nobody",
@@ -152,8 +152,8 @@ def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connecti
             ],
             {
                 0: ["Group G of RocketMQ has no consumers since"],
-                3: ["why      unregistered", "told     client A unregistered; connections notified: 1"],
-                4: ["why      its connection closed", "told     none: the group has no connections left"],
+                3: ["why       unregistered", "notified  client A unregistered; connections notified: 1"],
+                4: ["why       its connection closed", "notified  none: the group has no connections left"],
             },
             id="clients leave until nobody is left to be told",
         ),
@@ -166,15 +166,15 @@ def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connecti
             ],
             {
                 0: ["Topics   U"],
-                2: ["why      heartbeat of client A: +U, -T"],
-                3: ["told     none, although the client ids changed"],
-                4: ["told     client nobody unregistered; connections notified: 1"],
+                2: ["why       heartbeat of client A: +U, -T"],
+                3: ["notified  none, although a client id changed"],
+                4: ["notified  client nobody unregistered; connections notified: 1"],
             },
             id="topics change, a connection changes hands, a needless notification",
         ),
         pytest.param(
             [call.join("A", "c1"), call.join("B", "c2"), call.join("A", "c2")],
-            {3: ["DUPLICATE CLIENT ID: A on c1 and c2", "told     none, although the client ids changed"]},
+            {3: ["DUPLICATE CLIENT ID: A on c1 and c2", "notified  none, although a client id changed"]},
             id="a connection takes another client's id",
         ),
         pytest.param(
@@ -328,7 +328,7 @@ def test_flapping_expired_and_unseen_clients_are_named_with_addresses_and_remedi
     broker.beat(3, "b/0", "orders")
     broker.now_ms += 40_000
     (views, *_) = report("G", broker.history, broker.now_ms).symptoms
-    assert views.reason.startswith("b/1 does not have worker-3 (10.0.0.3:5). A client asks any one broker")
+    assert views.reason.startswith("b/1 does not list worker-3 (10.0.0.3:5). A client gets the list")
 
 
 def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:

@@ -54,21 +54,21 @@ def test_a_newcomer_waits_for_the_assignment_interval_and_the_next_heartbeat() -
         Group g is Stable since 1970-01-01 00:00:10.000 UTC: epoch 3, 2 members
         Rebalances  2 since 1970-01-01 00:00:10.000
         Causes      2 x member joined  A, B
-        Not Stable  6.0 s in all, longest 6.0 s (#2)
+        Not Stable  6.0 s in total, longest 6.0 s (#2)
         Moved       0 partitions
 
         #1  1970-01-01 00:00:10.000  member joined: A
             trigger  requests-0-0
             took     0 ms until Stable
             epoch    1 -> 2
-            target   computed at once by simple, which changed 1 member
+            target   computed at once by simple, new for 1 member
 
         #2  1970-01-01 00:00:10.200  member joined: B
             trigger  requests-0-1
             took     6.0 s until Stable
             epoch    2 -> 3
-            target   computed 4.8 s later by simple, which changed 2 members
-            waits    B joined 200 ms after the last assignment: its first target waited 4.8 s
+            target   computed 4.8 s later by simple, new for 2 members
+            waits    B joined 200 ms after the last assignment, so its first target took 4.8 s
             last     B: its heartbeat came 1.2 s after the target was computed
             moved    0 of 2 partitions; 2 had no owner before
                      A  0 -> 1  + orders 0
@@ -87,7 +87,7 @@ def rebalances_of(*commands: str) -> list[Rebalance]:
         (
             ("at 1s", "share A e2"),
             CauseKind.PARTITIONS_INITIALIZED,
-            "4 partitions ready 20 ms after the asking: orders 0-3",
+            "4 partitions ready 20 ms after the request: orders 0-3",
             None,
         ),
         (
@@ -144,11 +144,10 @@ def test_report_shows_awaited_initializations_and_unassigned_partitions() -> Non
         "Waiting     orders 1: initializing for 3.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task requests-0-0)\n"
         in waiting
     )
-    assert "Idle        1 partition initialized, and no member has them: orders 0\n" in waiting
+    assert "Idle        1 partition initialized, but without a member: orders 0\n" in waiting
     failed = text_of(*begun, "at 3s", "init watcher error=31")
     assert (
-        "Waiting     orders 1: error 31 CLUSTER_AUTHORIZATION_FAILED; the next heartbeat asks again\n"
-        in failed
+        "Waiting     orders 1: error 31 CLUSTER_AUTHORIZATION_FAILED; the next heartbeat retries\n" in failed
     )
     asked = reported(*begun, "at 3s", "init watcher error=31", "at 4s", "share A e2").shares
     assert asked is not None
