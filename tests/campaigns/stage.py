@@ -1,10 +1,12 @@
 """The stage of a campaign: three brokers, coordinators, gateways, and the load."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -29,15 +31,16 @@ ROOT = Path(__file__).parents[2]
 REPLICA = "streaming.replica"
 PREFIX = "campaign"
 START_TIMEOUT_S = 180.0
-CLIENT_EXPIRY_MS = 10_000
 CONSUMER_SESSION_MS = 10_000
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
     "group.consumer.min.session.timeout.ms": str(CONSUMER_SESSION_MS),
     "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
-    "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
-    "rocketmq.scan.interval.ms": "1000",
 }
+REPLAY_TIMEOUT_S = 900.0
+REPLAYS, IDENTICAL = "replays", "identical replays"
+Outage = tuple[int, int]
+"""Its begin and its end, in milliseconds."""
 
 
 class Stage(ABC):
@@ -70,6 +73,8 @@ class Stage(ABC):
         self.brokers = brokers or BrokerCluster(folder / "brokers")
         self.gateway: Keeper
         self.data = folder / "coordinator"
+        self.outages: set[Outage] = set()
+        """All that the coordinator has written to its folder."""
         self._stack = ExitStack()
         self._skipped: list[str] = []
 
@@ -115,6 +120,31 @@ class Stage(ABC):
 
     def close(self) -> None:
         self._stack.close()
+
+    def replay(self, result: Result) -> None:
+        """Judge a second time: replay the log by the core itself, offline."""
+        arguments = ["replay", "--all", "--from-topic", "--data-dir", str(self.data)]
+        if self.shared is not None:
+            arguments += ["--checkpoint", str(self.shared)]
+        done = subprocess.run(
+            command_line([*arguments, "--bootstrap-servers", self.servers]),
+            capture_output=True,
+            text=True,
+            timeout=REPLAY_TIMEOUT_S,
+            env=os.environ | environment(),
+            check=False,
+        )
+        result.numbers |= {REPLAYS: 1, IDENTICAL: int(done.returncode == 0)}
+        if done.returncode != 0:
+            result.sentences.append((done.stdout + done.stderr)[-20_000:])
+
+    def note_outages(self) -> None:
+        """Keep the outages of the newest owner's record, which has the last 100."""
+        for path in sorted(self.checkpoint.glob("owners/*.json"), key=lambda path: -int(path.stem)):
+            with suppress(FileNotFoundError, json.JSONDecodeError):  # written now, or damaged by a fault
+                known = [one["outage"] for one in json.loads(path.read_text())["outages"]]
+                self.outages = in_force(self.outages, {(it["after_ms"], it["until_ms"]) for it in known})
+                return
 
     def start_coordinators(self, stack: ExitStack) -> None:
         """Start the coordinator, and the standby if there is one. `stack` stops them."""
@@ -257,3 +287,15 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def in_force(before: Collection[Outage], newest: Collection[Outage]) -> set[Outage]:
+    """Return the outages that are known now, from those known before and those of the newest owner's record.
+
+    A record has the last ones only, and decides about the time from its first outage on: an owner that has
+    lost the topics may have written one that nobody else ever knew.
+    """
+    first_ms = min((after_ms for after_ms, _ in newest), default=None)
+    if first_ms is None:
+        return set(before)
+    return {outage for outage in before if outage[1] <= first_ms} | set(newest)

@@ -10,9 +10,9 @@ import pytest
 
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from tests.campaigns import reading, verdict
+from tests.campaigns.stage import in_force
 from tests.faults.campaign.judge import judging
 from tests.faults.campaign.judge.verdicts import Wrong
-from tests.faults.campaign.stage import in_force
 from tests.faults.judged_topics import REQUESTS, SESSION_MS, TOPIC, Topics
 
 PACKAGES = {path.parent.name for path in Path(__file__).parents[2].glob("*/__init__.py")} - {"tests"}

@@ -186,20 +186,20 @@ def test_checkpoint_and_heap_are_bounded(
     wait_until(lambda: batches != [], "a batch")
     files, sizes = [], []
     heartbeat_each_batch(member, batches, batches[0] + WARM_BATCHES)
-    first = heap_of(service)
+    first = min(heap_of(service) for _ in range(COLLECTIONS))
     for number in range(WARM_BATCHES, BATCHES + 1, STEP):
         batch = batches[0] + number
         heartbeat_each_batch(member, batches, batch)
         sample = sizes_in(service.options.folder, batch)
         files.append(float(sample.files.total()))
         sizes.append(float(sample.sizes.total()))
-    last = heap_of(service)
+    # Most collections find a running batch, too, 10 to 20 MiB of it.
+    wait_until(lambda: heap_of(service) - first < HEAP_GROWTH_MAX_BYTES, f"a heap near {first / MIB:.1f} MiB")
     assert member.leave() is ErrorCode.NONE
     note(record_property, "files in the checkpoint", f"{min(files):.0f} to {max(files):.0f}")
     assert growth_of_most(files) < GROWTH_MAX
     assert growth_of_most(sizes) < GROWTH_MAX
-    note(record_property, "heap after a collection", f"{first / MIB:.1f}, then {last / MIB:.1f} MiB")
-    assert last - first < HEAP_GROWTH_MAX_BYTES
+    note(record_property, "heap after a collection", f"{first / MIB:.1f} MiB")
 
 
 def heartbeat_each_batch(member: Member, batches: list[int], last: int) -> None:
@@ -210,10 +210,9 @@ def heartbeat_each_batch(member: Member, batches: list[int], last: int) -> None:
 
 
 def heap_of(service: Service) -> int:
-    """Return the smallest of some heaps: most collections find a running batch, too, 10 to 20 MiB of it."""
-    heaps = [heap_after_collection_bytes(service.coordinator.jvm_pid) for _ in range(COLLECTIONS)]
-    assert None not in heaps, "this test needs a JDK: jcmd, jstat"
-    return min(heap for heap in heaps if heap is not None)
+    heap = heap_after_collection_bytes(service.coordinator.jvm_pid)
+    assert heap is not None, "this test needs a JDK: jcmd, jstat"
+    return heap
 
 
 def test_without_clock_records_no_member_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 
 import msgspec
@@ -109,6 +111,17 @@ def in_json(page: str, path: str, **parameters: str) -> dict[str, Any]:
     return found
 
 
+def rebalances_of(page: str, group_id: str) -> list[dict[str, Any]]:
+    """Return the rebalances that the page has of a group, none if it does not know the group yet."""
+    try:
+        rebalances: list[dict[str, Any]] = in_json(page, "group", id=group_id).get("rebalances", [])
+    except HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        return []
+    return rebalances
+
+
 def says(driver: Chrome, text: str) -> bool:
     """Looks at one moment: an element that is found is replaced when something has changed."""
     return text in driver.execute_script("return document.getElementById('main').innerText")
@@ -195,7 +208,7 @@ def test_killed_consumer_is_named_live_with_its_reason_two_clicks_away(
         # On a busy machine it joined after the first round.
         assert (rebalances, joins) in (("1", "0"), ("2", "1"))
         assert errors_of(driver) == []
-        (newest, *_) = in_json(page, "group", id=group_id)["rebalances"]
+        (newest, *_) = rebalances_of(page, group_id)
         moment = urlencode({"group": group_id, "at": newest["at_ms"]})
         for width, dark in ((390, False), (2560, True), (1280, False)):
             set_screen(driver, width, dark=dark)
@@ -254,8 +267,8 @@ def test_what_clients_send_is_shown_and_never_run(
     settings = {"client.id": HOSTILE}
     with closing(ConfluentMember(gateway, group_id, topic, settings=settings)) as member:
         share(member)
-        wait_until(lambda: bool(in_json(page, "group", id=group_id).get("rebalances")), "its first rebalance")
-        at_ms = in_json(page, "group", id=group_id)["rebalances"][0]["at_ms"]
+        wait_until(lambda: rebalances_of(page, group_id) != [], "its first rebalance")
+        at_ms = rebalances_of(page, group_id)[0]["at_ms"]
         for path in (
             f"?{urlencode({'q': group_id})}",
             f"group?{urlencode({'id': group_id})}",

@@ -8,10 +8,11 @@ import click
 
 from tests.campaigns.playing import command, fault_options, play
 from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
+from tests.campaigns.stage import IDENTICAL, REPLAYS
 from tests.faults.campaign.judge.verdicts import Wrong
 from tests.faults.campaign.kinds import KINDS, LOCAL, LOST, WITH_STANDBY
 from tests.faults.campaign.load.running import PROTOCOLS
-from tests.faults.campaign.stage import EARLY, IDENTICAL, REPLAYS, REQUESTS, FaultStage
+from tests.faults.campaign.stage import EARLY, REQUESTS, FaultStage
 
 GROUPS = {protocol: usual for protocol, (usual, _) in PROTOCOLS.items()}
 _HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")

@@ -1,11 +1,8 @@
 """The stage of the fault campaign: its load are many groups, whose topics and answers are judged."""
 
-import json
-import os
-import subprocess
 import time
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -15,12 +12,9 @@ from kafka_why.contract.layout import TopicLayout
 from tests.campaigns.planted import bug_of
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import (
-    CLIENT_EXPIRY_MS,
     CONSUMER_SESSION_MS,
     PREFIX,
     Stage,
-    command_line,
-    environment,
     one_broker,
 )
 from tests.campaigns.verdict import Verdict
@@ -37,11 +31,8 @@ QUIET_TIMEOUT_S = 120.0
 # All rebalances end in this time: REBALANCE_MS, and some time for the coordinator.
 PARKED_TIMEOUT_S = 80.0
 POLL_S = 3.0
-REPLAY_TIMEOUT_S = 900.0
-REQUESTS, EARLY, REPLAYS, IDENTICAL = "requests", "early", "replays", "identical replays"
+REQUESTS, EARLY = "requests", "early"
 TRANSACTIONS, ASSIGNMENTS = "transactions committed", "assignments by the consumer protocol"
-Outage = tuple[int, int]
-"""Its begin and its end, in milliseconds."""
 
 
 class FaultStage(Stage):
@@ -63,8 +54,6 @@ class FaultStage(Stage):
         brokers = None if step == "steady" else one_broker(folder)
         super().__init__(folder, seed, step=step, with_standby=with_standby, brokers=brokers)
         self.layout = TopicLayout.named(PREFIX)
-        self.outages: set[Outage] = set()
-        """All that the coordinator has written to its folder."""
         self.verdicts: list[Verdict] = []
         """Wrongs found on topics that a fault made for itself."""
         self.measured: dict[str, float] = {}
@@ -118,7 +107,7 @@ class FaultStage(Stage):
             ASSIGNMENTS: sum(bool(answer.given) for answer in found.answered.values()),
         }
         if self.step == "steady":
-            self._replay(result)
+            self.replay(result)
 
     def _quiet(self) -> tuple[Evidence, Case]:
         """Stop the load, wait until the coordinator has handled everything, and read the topics.
@@ -132,7 +121,12 @@ class FaultStage(Stage):
         self.note_outages()
         outcomes = Outcomes(meter.transactions[True], meter.transactions[False])
         case = Case(
-            PREFIX, TOPIC, self.outages, acknowledged, CLIENT_EXPIRY_MS, outcomes, CONSUMER_SESSION_MS
+            PREFIX,
+            TOPIC,
+            self.outages,
+            acknowledged,
+            outcomes=outcomes,
+            consumer_session_ms=CONSUMER_SESSION_MS,
         )
         # A JoinGroup that waits for members which the load has stopped is answered when they have expired.
         give_up_s = time.monotonic() + PARKED_TIMEOUT_S
@@ -142,31 +136,6 @@ class FaultStage(Stage):
             if not missing or time.monotonic() > give_up_s:
                 return found, case
             time.sleep(POLL_S)
-
-    def _replay(self, result: Result) -> None:
-        """Judge a second time: by the core itself, offline."""
-        arguments = ["replay", "--all", "--from-topic", "--data-dir", str(self.data)]
-        if self.shared is not None:
-            arguments += ["--checkpoint", str(self.shared)]
-        done = subprocess.run(
-            command_line([*arguments, "--bootstrap-servers", self.servers]),
-            capture_output=True,
-            text=True,
-            timeout=REPLAY_TIMEOUT_S,
-            env=os.environ | environment(),
-            check=False,
-        )
-        result.numbers |= {REPLAYS: 1, IDENTICAL: int(done.returncode == 0)}
-        if done.returncode != 0:
-            result.sentences.append((done.stdout + done.stderr)[-20_000:])
-
-    def note_outages(self) -> None:
-        """Keep the outages of the newest owner's record, which has the last 100."""
-        for path in sorted(self.checkpoint.glob("owners/*.json"), key=lambda path: -int(path.stem)):
-            with suppress(FileNotFoundError, json.JSONDecodeError):  # written now, or damaged by a fault
-                known = [one["outage"] for one in json.loads(path.read_text())["outages"]]
-                self.outages = in_force(self.outages, {(it["after_ms"], it["until_ms"]) for it in known})
-                return
 
     def _wait_until_handled(self, groups: Collection[str]) -> None:
         """Wait until a request that is sent now is answered, so that all before it are handled.
@@ -183,15 +152,3 @@ class FaultStage(Stage):
             ]
             for fetch in fetches:
                 fetch.result(QUIET_TIMEOUT_S)
-
-
-def in_force(before: Collection[Outage], newest: Collection[Outage]) -> set[Outage]:
-    """Return the outages that are known now, from those known before and those of the newest owner's record.
-
-    A record has the last ones only, and decides about the time from its first outage on: an owner that has
-    lost the topics may have written one that nobody else ever knew.
-    """
-    first_ms = min((after_ms for after_ms, _ in newest), default=None)
-    if first_ms is None:
-        return set(before)
-    return {outage for outage in before if outage[1] <= first_ms} | set(newest)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from tests.campaigns.reading import Record
 
 PACK = b"pack\n"
-UNANSWERED = ("TopicMetadata", "CONNECTION_CLOSED")
+UNANSWERED = ("TopicMetadata", "CONNECTION_CLOSED", "GATEWAY_STARTED")
 """The types of requests that have no answer."""
 
 
