@@ -19,7 +19,7 @@ from cli.processes.child import Child
 from streaming.observing.query import DEFAULT_PREFIX
 
 PARTITIONS = 6
-START_S, WAIT_S, LOOK_S = 180.0, 300.0, 0.5
+START_S, WAIT_S, CLOCK_POLL_S = 180.0, 300.0, 0.5
 
 CONSUMER = """
 import sys
@@ -76,7 +76,7 @@ class Page:
         while not holds():
             if time.monotonic() > give_up_s:
                 raise TimeoutError(f"the page does not show {what}")
-            time.sleep(LOOK_S)
+            time.sleep(CLOCK_POLL_S)
 
     def _groups(self) -> dict[str, Any]:
         return self._json("groups")

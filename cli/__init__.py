@@ -30,7 +30,7 @@ COMMANDS: CommandsAt = {
 
 
 class _Program(Program):
-    """Checks the project's packages first."""
+    """A program that first checks the project's packages."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -1,4 +1,4 @@
-"""`group-coordinator adopt`: offsets of groups move between two coordinators of one cluster."""
+"""`group-coordinator adopt`: moves offsets of groups between two coordinators of one cluster."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), 
 @click.option("--to-config", type=_FILE, metavar="FILE", help="Kafka's client settings for --to.")
 @click.option("--group", "named", multiple=True, metavar="GROUP", help="A group; repeatable. Default: all.")
 @click.option("--execute", is_flag=True, help="Commit the offsets. Without it the command only shows them.")
-@click.option("--overwrite", is_flag=True, help="Replace offsets that --to has otherwise.")
+@click.option("--overwrite", is_flag=True, help="Replace offsets that differ at --to.")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -62,7 +62,7 @@ def adopt(
         here, there = (GroupAdmin(it, timeout_ms / 1000) for it in (ours, theirs))
         _check_same_cluster(here, there)
         plans = _plans(here, there, list(dict.fromkeys(named)), overwrite=overwrite)
-        done = [_carried_out(it, here, there) for it in plans] if execute else plans
+        done = [_executed(it, here, there) for it in plans] if execute else plans
     except AdoptError as error:
         raise click.ClickException(str(error)) from error
     _show(done, output)
@@ -90,16 +90,16 @@ def _plans(here: GroupAdmin, there: GroupAdmin, named: Sequence[str], *, overwri
     return [plan(groups[name], others.get(name), overwrite=overwrite) for name in sorted(groups)]
 
 
-def _carried_out(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> AdoptPlan:
-    """Move a group, and return its plan with the outcome. An error refuses this group only, so that the
-    output has all groups that were moved.
+def _executed(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> AdoptPlan:
+    """Move a group, and return its plan with the outcome. An error refuses only this group, because the
+    output must have all groups that were moved.
     """
     if it.outcome is not AdoptDecision.MOVE:
         return it
     try:
         refusal = _move(it, here, there)
     except AdoptError as error:
-        refusal = f"{error}: look at it, and start again"
+        refusal = f"{error}: check it, and start again"
     outcome = AdoptDecision.REFUSED if refusal else AdoptDecision.MOVED
     return replace(it, outcome=outcome, reason=refusal)
 

@@ -18,7 +18,7 @@ from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.escaping import visible_text
 from kafka_why.groups.gather import describe_groups, describe_partitions
 from kafka_why.why.wording import Names
-from operations.assign.compare import StrategyResult, outcomes, standing
+from operations.assign.compare import StrategyResult, current_result, outcomes
 from operations.assign.live import live_group, subscribed_topics
 from operations.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
 from operations.assign.text import outcome_text, summary_text
@@ -30,8 +30,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class AssignOptions:
-    """The options of `assign`. A group is `topics` with `members`, or `source`, or `group_id` of the
-    coordinator on `client_config`. `gone` and `come` are members to remove and to add.
+    """The options of `assign`. The group is given by `topics` and `members`, by the file `source`, or by
+    `group_id` of the coordinator on `client_config`. `gone` and `come` are members to remove and to add.
     """
 
     topics: dict[str, int] | None
@@ -107,7 +107,7 @@ def assign(options: AssignOptions) -> None:
         after = _changed(before, options.gone, options.come)
         answer = outcomes(before, after, dict.fromkeys(options.strategies))
         if before.current is not None:
-            answer.insert(0, standing(before, before.current))
+            answer.insert(0, current_result(before, before.current))
     except InputError as error:
         raise click.ClickException(str(error)) from error
     names = Names([*before.members, *after.members])

@@ -1,4 +1,4 @@
-"""The console of the live views: it writes its own control sequences, and escapes those in what it shows."""
+"""The console of the live views: it writes its own control sequences, and escapes those in the shown text."""
 
 from collections.abc import Iterable
 

@@ -34,7 +34,7 @@ def _pattern(text: str) -> Any:
     try:
         return compiled(text)
     except re2.error as error:
-        raise ValueError(f"{text!r} is no regular expression of RE2: {error_text(error)}") from error
+        raise ValueError(f"{text!r} is not a regular expression of RE2: {error_text(error)}") from error
 
 
 PATTERN = ParsedOption("REGEX", _pattern, "one such as 'payments-.*'")
@@ -47,17 +47,17 @@ _SERIES_OPTIONS = (
         type=WholeNumber(0),
         default=DEFAULT_GROUPS,
         show_default=True,
-        help="Groups with metrics of their own: the first ones seen. All others are added up.",
+        help="Number of groups with their own metrics: the first ones seen. All others are added up.",
     ),
     click.option(
         "--metrics-group-pattern",
         "pattern",
         type=PATTERN,
-        help="Groups whose whole id matches have metrics of their own before all others.",
+        help="Groups whose whole id matches get their own metrics before all others.",
     ),
 )
 
 
 def series_options(command: Command) -> Command:
-    """Add the options that say which groups have metrics of their own. The command gets them as `series`."""
+    """Add the options that select groups with their own metrics. The command gets them as `series`."""
     return with_options(as_object(SeriesBounds, "series")(command), *_SERIES_OPTIONS)

@@ -112,7 +112,7 @@ def gateway_http_port(
     collector: GatewayCollector,
     checks: Collection[str],
 ) -> HttpPort:
-    """Serve the gateway's metrics, and whether it is alive and ready. `checks` names its checks."""
+    """Serve the gateway's metrics, /healthz and /readyz. `checks` are the names of all its checks."""
 
     def ready(exclude: Collection[str]) -> Checks:
         if stop.is_set():
@@ -121,7 +121,7 @@ def gateway_http_port(
 
     registry = CollectorRegistry()
     registry.register(collector)
-    # Without any check it shows that the event loop answers.
+    # /healthz excludes every check: that the call returns shows that the event loop answers.
     return HttpPort(host, port, registry, {"/healthz": lambda _: served.checks(checks), "/readyz": ready})
 
 

@@ -40,11 +40,11 @@ class Listening:
     """The options of a gateway's listener, by click's names.
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
-    gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
+    gateway picks one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
     certificate's file. With `users` None, the gateway does not authenticate clients, unless `security_config`
     has keys for their tokens. `broker_principal` is the principal that the brokers see in clients' requests:
     GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file. With `quotas` None, clients have no quotas.
-    `templates` are the addresses of brokers in responses, () for that which clients connected to.
+    `templates` are the addresses of brokers in responses, or () for the address that clients connected to.
     """
 
     listen: Address
@@ -169,8 +169,8 @@ _SECURITY_OPTIONS = (
         type=click.Choice([GATEWAYS, CLIENTS]),
         default=GATEWAYS,
         show_default=True,
-        help="Whose requests the brokers see: the gateway's own, or the client's, whose SASL exchange "
-        "is passed to the broker.",
+        help="Principal of requests to brokers: the gateway's own, or the client's, whose SASL exchange is "
+        "passed to the broker.",
     ),
 )
 
@@ -179,7 +179,7 @@ _TELEMETRY_OPTIONS = (
         "--client-telemetry/--no-client-telemetry",
         default=False,
         show_default=True,
-        help="Take the metrics that clients push (KIP-714), so that `why` says when a member last polled.",
+        help="Accept the metrics that clients push (KIP-714), so that `why` says when a member last polled.",
     ),
     click.option(
         "--client-telemetry-interval-ms",
@@ -251,7 +251,7 @@ _SERVICE_OPTIONS = (
         default=10.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long a gateway that is stopped waits for the answers that are under way.",
+        help="Time that a gateway waits for the responses in progress when it is stopped.",
     ),
 )
 

@@ -1,8 +1,8 @@
 """Several processes of one gateway, which share its ports (SO_REUSEPORT: the kernel spreads the connections).
 
-The parent serves no client. It starts the processes, asks them for their numbers and checks, and ends them. A
-process that ends by itself ends the parent with its reason, as a thread that dies ends a single process. A
-process ends when its parent is gone.
+The parent serves no client. It starts the processes, reads their numbers and checks, and ends them. If one of
+them ends by itself, the parent ends with its reason, just as the death of a thread ends a gateway of a single
+process. A process ends when its parent is gone.
 """
 
 import random
@@ -34,7 +34,7 @@ from kafka_why.topic_reader import ClientError, layout_on
 
 # How long a process may take to end after the drain timeout.
 _END_TIMEOUT_S = 40.0
-_ASK_TIMEOUT_S = LOOP_TIMEOUT_S + 1.0
+_CALL_TIMEOUT_S = LOOP_TIMEOUT_S + 1.0
 
 T = TypeVar("T")
 
@@ -77,24 +77,24 @@ class _Child:
     process: BaseProcess
     reports: Connection
     answers: Connection
-    asking: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     number: int = 0
-    """The number of the latest question."""
+    """The number of the latest call."""
     last: Numbers = field(default_factory=dict)
-    """The numbers of its latest answer."""
+    """The metrics of its latest answer."""
 
-    def ask(self, name: str, *arguments: object) -> object:
+    def call(self, name: str, *arguments: object) -> object:
         """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
         answer.
         """
-        with self.asking:
+        with self.lock:
             self.number += 1
             self.answers.send((self.number, name, arguments))
-            give_up_s = time.monotonic() + _ASK_TIMEOUT_S
+            give_up_s = time.monotonic() + _CALL_TIMEOUT_S
             while self.answers.poll(give_up_s - time.monotonic()):
                 number, answer = self.answers.recv()
                 if number != self.number:
-                    continue  # it came too late for an earlier question
+                    continue  # the late answer to an earlier call
                 if isinstance(answer, TimeoutError):
                     raise answer
                 return answer
@@ -107,7 +107,7 @@ class _Child:
         fall.
         """
         try:
-            self.last = self.ask("numbers")  # type: ignore[assignment]
+            self.last = self.call("numbers")  # type: ignore[assignment]
         except (OSError, EOFError):
             return without_gauges(self.last)
         return self.last
@@ -115,7 +115,7 @@ class _Child:
     def checks(self, exclude: Collection[str]) -> Checks | Exception:
         """Return its checks, or the error if it does not answer."""
         try:
-            return self.ask("checks", list(exclude))  # type: ignore[return-value]
+            return self.call("checks", list(exclude))  # type: ignore[return-value]
         except (OSError, EOFError) as error:
             return error
 
@@ -129,12 +129,12 @@ class GatewayProcesses:
 
     def numbers(self) -> Numbers:
         """Return the sum over the processes, with the last counters of a process that does not answer."""
-        return added(self._side_by_side(_Child.numbers))
+        return added(self._concurrently(_Child.numbers))
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Return the checks of all processes, each with the first reason."""
         found: Checks = {}
-        answers = self._side_by_side(lambda child: child.checks(exclude))
+        answers = self._concurrently(lambda child: child.checks(exclude))
         for child, checks in zip(self._children, answers, strict=True):
             name = child.process.name
             if isinstance(checks, Exception):
@@ -145,11 +145,11 @@ class GatewayProcesses:
         return found
 
     def drain(self, timeout_s: float) -> None:
-        """End the processes, which drain before, and wait for that."""
+        """End the processes, which drain first, and wait for their end."""
         _end(self._children, timeout_s + _END_TIMEOUT_S)
 
-    def _side_by_side(self, ask: Callable[[_Child], T]) -> list[T]:
-        """Ask all processes at once, so that those that are stuck take the time of one."""
+    def _concurrently(self, ask: Callable[[_Child], T]) -> list[T]:
+        """Call all processes at the same time, so that several stuck ones cost only one timeout."""
         with ThreadPoolExecutor(len(self._children)) as threads:
             return list(threads.map(ask, self._children))
 
@@ -269,7 +269,7 @@ def _serve(plan: ProcessOptions, number: int, reports: Connection, answers: Conn
 
 
 def _answer(gateway: RunningGateway, answers: Connection) -> None:
-    """Answer the parent's questions, until it or the gateway has ended."""
+    """Answer the parent's calls, until it or the gateway has ended."""
     with suppress(EOFError, OSError, RuntimeError):
         while True:
             number, name, arguments = answers.recv()

@@ -50,8 +50,8 @@ log = structlog.get_logger()
 class LiveView:
     """A view of the groups until stopped; `run` may have its own thread.
 
-    `replica` returns a word for the replica's state, which is shown below the table, and `remarks` other
-    lines.
+    Below the table it shows the result of `replica`, a word for the replica's state, and the lines of
+    `remarks`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LiveView:
             self._rendered(),
             console=self._console,
             auto_refresh=False,
-            redirect_stdout=False,  # rich would take sequences that others write for its own styles
+            redirect_stdout=False,  # rich would read the sequences of other writers as its own styles
             redirect_stderr=False,
         ) as live:
             while not stop.is_set():
@@ -172,8 +172,8 @@ def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
 
 
 def _members(group: GroupSnapshot) -> str:
-    """Return the members and their partitions. A record that would be too large has neither, or members
-    alone: that must not look like a group without them.
+    """Return the members and their partitions. A record that would have been too large omits the partitions,
+    or the members, too. That must not look like a group without them.
     """
     if not group.truncated or group.state == GroupState.EMPTY:
         return visible_text(member_line(m, group) for m in group.members) or "-"
@@ -217,7 +217,7 @@ def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
     """Return a member and its partitions; `*` marks the leader.
 
     In a group of the consumer protocol `~` marks a member on the classic protocol, and the line has what the
-    member has to give up and what it waits for. The client id stands before a member id that is only a UUID.
+    member has to give up and what it waits for. The client id precedes a member id that is only a UUID.
     """
     if member.consumer:
         mark = "~" if member.session_timeout_ms else " "

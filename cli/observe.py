@@ -93,7 +93,7 @@ class ObserveOptions:
 
 
 @click.command()
-@cluster_options("The cluster whose groups are observed. The observer's topics are made there.")
+@cluster_options("The cluster whose groups are observed. The observer's topics are created there.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -133,10 +133,12 @@ class ObserveOptions:
     type=WholeNumber(0, POLL_INTERVAL_MAX_MS),
     default=DEFAULT_POLL_INTERVAL_MS,
     show_default=True,
-    help="Interval at which brokers are asked which classic groups are rebalancing. 0: they are not asked.",
+    help="Interval at which brokers are polled for classic groups that are rebalancing. 0: no polls.",
 )
-@click.option("--replication-factor", type=WholeNumber(1), help="Of new topics; default: up to 3.")
-@click.option("--min-insync-replicas", type=WholeNumber(1), help="Of new topics; default: 2 of 3.")
+@click.option("--replication-factor", type=WholeNumber(1), help="Replicas of new topics; default: up to 3.")
+@click.option(
+    "--min-insync-replicas", type=WholeNumber(1), help="min.insync.replicas of new topics; default: 2 of 3."
+)
 @click.option("--metrics-host", type=HOST, default="127.0.0.1", show_default=True)
 @click.option(
     "--metrics-port",
@@ -148,13 +150,13 @@ class ObserveOptions:
 @click.option(
     "--state-partitions",
     type=WholeNumber(1, 1_000),
-    help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
+    help="Partitions of the state, which tasks process in parallel. A new checkpoint pins it. "
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )
 @SPARK_CONF
 @as_object(ObserveOptions, "options")
 def observe(options: ObserveOptions) -> None:
-    """Watch the groups of the cluster's own coordinator until Ctrl-C, and change nothing of them.
+    """Watch the groups of the cluster's own coordinator until Ctrl-C, without changing them.
 
     `why`, `groups list`, `groups describe`, `assign --from-group` and `page` then show these groups, if they
     are given the same --prefix. With --output-dir only SQL and `why --from-dir` read what it writes.
@@ -190,8 +192,8 @@ def observe(options: ObserveOptions) -> None:
 
 
 def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
-    """Return the observer's metrics, which count its batches from now on, or None if it writes files: they
-    come from its topics.
+    """Return the observer's metrics, which count its batches from now on. Return None if it writes files,
+    because the metrics come from its topics.
     """
     if options.output_dir is not None:
         return None
@@ -213,12 +215,12 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
 
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
-    said = ""
+    shown = ""
     while not stop.is_set() and not observer.status.wait_for(ServicePhase.READY, timeout_s=0.2):
         reason = observer.status.current.reason
-        if reason != said:
+        if reason != shown:
             tell(reason)
-            said = reason
+            shown = reason
 
 
 class _Progress:
@@ -227,7 +229,7 @@ class _Progress:
     def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
         self._on_batch = on_batch
         self._read = self._unknown = self._warned = 0
-        self._said_s = float("-inf")
+        self._reported_s = float("-inf")
 
     def on_batch(self, batch: BatchProgress) -> None:
         """Handle a committed batch, and pass it on."""
@@ -236,11 +238,11 @@ class _Progress:
         self._read += counts.get("read", 0)
         self._unknown += counts.get("unknown", 0)
         now_s = time.monotonic()
-        if now_s - self._said_s < _PROGRESS_EACH_S:
+        if now_s - self._reported_s < _PROGRESS_EACH_S:
             return
         if batch.backlog:
             tell(f"{self._read:,} records read, {batch.backlog:,} to read")
-            self._said_s = now_s
+            self._reported_s = now_s
         if self._unknown != self._warned:
-            tell(f"records so far of types that are not known: {self._unknown:,}")
-            self._warned, self._said_s = self._unknown, now_s
+            tell(f"records of unknown types so far: {self._unknown:,}")
+            self._warned, self._reported_s = self._unknown, now_s

@@ -61,7 +61,7 @@ def replay(
     if (at is not None or step) and len(groups) != 1:
         raise click.UsageError("--at and --step take one --group")
     if source.file is not None and source.from_state is not None:
-        raise click.UsageError("--from-state goes with --from-topic: a recording has its own beginning")
+        raise click.UsageError("--from-state needs --from-topic: a recording has its own beginning")
     now_ms = time.time_ns() // 1_000_000
     with reported(), source.recording(RecordingPart(list(groups) or None)) as recording:
         _check_groups(recording.header, groups)
@@ -101,7 +101,7 @@ def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, o
 
 
 def _check_judged(verdict: ReplayVerdict, groups: tuple[str, ...]) -> None:
-    """Refuse a group of which the log has nothing, because its name most often has a typing error."""
+    """Raise ClickException for a group that the log does not have. Most often its name is mistyped."""
     unknown = [group_id for group_id in groups if group_id not in verdict.groups]
     if unknown and not verdict.starts.keys() & set(unknown):
         raise click.ClickException(f"the log has no request of group {unknown[0]}")
@@ -115,7 +115,9 @@ def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None
 
 
 def _check_start(replayed: Replayed) -> None:
-    """Say where the replay begins if it does not begin with the group."""
+    """Print where the replay begins if that is not the group's beginning. Raise ClickException if there is no
+    such place.
+    """
     start = replayed.start
     if start.is_cut:
         text = start_text(replayed.group_id, start)

@@ -1,4 +1,4 @@
-"""The sources of `record`, `replay` and `whatif`: their options, and the recording that they lead to."""
+"""The sources of `record`, `replay` and `whatif`: their options, and the recording that they select."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -40,8 +40,8 @@ _OPTIONS = (
         "--from-state",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         metavar="EXPORT",
-        help="Begin with the groups of this export of the state (`state export`), where the beginning of "
-        "the log is gone.",
+        help="Begin with the groups of this export of the state (`state export`), if the beginning of the "
+        "log is gone.",
     ),
 )
 
@@ -117,7 +117,7 @@ def reported() -> AbstractContextManager[None]:
 
 @contextmanager
 def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
-    """Yield the checkpoint. Spark is started only if no path of this machine leads to it."""
+    """Yield the checkpoint. Spark is started only if it is not at a path of this machine."""
     storage = storage_at(checkpoint or str(data_dir / "coordinator"))
     if storage.path is not None:
         yield Checkpoint.at(storage.path)

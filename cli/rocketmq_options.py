@@ -87,8 +87,8 @@ class RocketmqListening:
         *,
         folder: Path | None = None,
     ) -> RocketmqOptions:
-        """Return the options of a gateway for the coordinator with these topics. Its own `folder` has the
-        file of ports, and gives it a name. Raises ClickException if a file cannot be used.
+        """Return the options of a gateway for the coordinator with these topics. `folder`, if given, has the
+        gateway's file of ports and determines its name. Raises ClickException if a file cannot be used.
         """
         listen = self.rocketmq_listen
         ports, own = self.rocketmq_ports, str(listen.port or os.getpid())
@@ -152,7 +152,7 @@ def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Com
             type=_TEMPLATE,
             metavar="HOST:PORT",
             help="Addresses of brokers in routes, with {broker} and {id} for the broker, and {port} for its "
-            "port here. Gateways that share their clients give the same.",
+            "port here. The same for all gateways that share their clients.",
         ),
         click.option(
             f"--{prefix}ports",
@@ -196,14 +196,14 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
             "--rocketmq-acl",
             type=_FILE,
             metavar="FILE",
-            help="The gateway's own lines accessKey and secretKey, as mqadmin's tools.yml; else "
+            help="File with the gateway's accessKey and secretKey, as in mqadmin's tools.yml; default: "
             f"{ACCESS_KEY} and {SECRET_KEY} of the environment.",
         ),
         click.option(
             "--rocketmq-tls",
             type=_FILE,
             metavar="FILE",
-            help="Use TLS to the cluster, as RocketMQ's tls.config.file says.",
+            help="Use TLS to the cluster, with the settings of this tls.config.file of RocketMQ.",
         ),
         click.option(
             f"--{prefix}proxy-protocol/--no-{prefix}proxy-protocol",
@@ -218,8 +218,8 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
             type=WholeNumber(0),
             multiple=True,
             metavar="CODE",
-            help="Pass requests of this code, which are refused by default, as 205 of an administrator at a "
-            "name server; repeatable.",
+            help="Pass requests with this code, which are refused by default, such as 205, an "
+            "administrator's at a name server; repeatable.",
         ),
     )
 
@@ -234,8 +234,8 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
         click.option(
             f"--{prefix}gateway-name",
             "rocketmq_name",
-            help="Name of the gateway, which differs between gateways and stays when one starts again; "
-            "default: host name and port.",
+            help="Name of the gateway, which must be unique and survive a restart; default: host name and "
+            "port.",
         ),
         click.option(
             f"--{prefix}reply-partition",
@@ -258,7 +258,7 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
             default=DRAIN_TIMEOUT_S,
             show_default=True,
             metavar="SECONDS",
-            help="How long a gateway that is stopped lets clients go to another one (GO_AWAY).",
+            help="Time that clients have to move to another gateway when this one is stopped (GO_AWAY).",
         ),
     )
 

@@ -52,7 +52,9 @@ log = structlog.get_logger()
 
 
 class OtherGroups(BrokerGroups):
-    """Polls this coordinator's broker for the broker's own groups. With `is_logged` each is logged once."""
+    """A poller of this coordinator's broker for the broker's own groups. With `is_logged` each is logged
+    once.
+    """
 
     def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
         super().__init__(
@@ -62,7 +64,7 @@ class OtherGroups(BrokerGroups):
         self._coordinator = coordinator
 
     def sentences(self) -> list[str]:
-        """Return a sentence for each group that is there now."""
+        """Return a sentence for each present group."""
         return [self._sentence(group) for group in self.groups]
 
     def _sentence(self, group: BrokerGroup) -> str:
@@ -114,8 +116,8 @@ def run(options: RunOptions) -> None:
         if _wait_until_ready(coordinator, stop):
             if page is not None:
                 _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
-                stack.callback(page.close)  # before the broker ends, of which the page would warn
-            _say_ready(
+                stack.callback(page.close)  # before the broker ends, because the page would warn of that
+            _show_ready(
                 coordinator,
                 metrics.url,
                 None if page is None else page.url,
@@ -149,7 +151,8 @@ def _prepare(
     client_config = given.client_config
     if client_config is None:
         tell("starting a Kafka broker")
-        # The quick compiler alone would make answers through the gateway three times as slow: docs/tuning.md
+        # With the JVM's quick compiler alone, responses through the gateway take three times as long:
+        # docs/tuning.md
         embedded = EmbeddedBroker(given.data_dir / "broker", overrides=given.broker(), is_long_running=True)
         broker = SupervisedBroker(embedded, stop.fail)
         client_config = stack.enter_context(broker).client_config
@@ -178,14 +181,14 @@ def _gateways(options: RunOptions) -> Gateways:
 
 @contextmanager
 def _serving(gateways: Gateways, options: Options) -> Iterator[str | None]:
-    """Run the gateways in front of the coordinator. Yield the address for Kafka's clients, None without."""
+    """Run the gateways in front of the coordinator. Yield the address for Kafka's clients, or None."""
     with ExitStack() as stack:
         addresses = [stack.enter_context(one.serving(options)) for one in gateways]
         yield addresses[0]
 
 
 def _check_absent(names: Collection[str], why: str) -> None:
-    """Refuse options that have no use here."""
+    """Raise UsageError if one of these options is given. The message begins with `why`."""
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
@@ -209,7 +212,7 @@ def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches
     )
 
 
-def _say_ready(
+def _show_ready(
     coordinator: Coordinator, metrics_url: str, page_url: str | None, rocketmq: str | None, *, as_json: bool
 ) -> None:
     options = coordinator.options

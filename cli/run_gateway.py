@@ -50,7 +50,7 @@ class GatewayToStart:
             raise click.ClickException(str(error)) from error
 
     def options(self, options: Options) -> GatewayOptions:
-        """Return the gateway's options for this coordinator. It offers the consumer protocol if both do."""
+        """Return the gateway's options for this coordinator. Both must enable the consumer protocol."""
         wanted = self._listening.options(options.client_config, options.layout, self._security)
         config = CoordinatorConfig().with_settings(options.settings)
         return replace(wanted, consumer_protocol=wanted.consumer_protocol and config.consumer_protocol)
@@ -80,14 +80,14 @@ class GatewayToStart:
 
     def checks(self, exclude: Collection[str]) -> GatewayChecks:
         """Check that clients can connect and that the gateway reaches the brokers. The coordinator is not
-        asked, because its state is known in this process.
+        queried, because its state is known in this process.
         """
         if self._running is None:
             return {LISTENING: "the gateway has not started"}
         return self._running.checks({*exclude, COORDINATOR})
 
     def drain(self) -> None:
-        """Answer what is under way, before the coordinator ends."""
+        """Answer the requests in progress, before the coordinator ends."""
         if self._running is not None:
             self._running.drain(self._listening.drain_timeout_s)
 

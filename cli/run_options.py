@@ -41,7 +41,7 @@ class RunOptions:
     """The options of `run`, by click's names. `Options` and `GatewayOptions` document most of them.
 
     With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
-    names. `prefix`, the numbers of partitions and `max_message_bytes` make the topics' layout. Raises
+    names. `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises
     UsageError.
     """
 
@@ -146,7 +146,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "broker_settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A setting of the embedded broker by Kafka's name, as auto.create.topics.enable; repeatable.",
+        help="A setting of the embedded broker, such as auto.create.topics.enable=false; repeatable.",
     ),
     click.option(
         "--data-dir",
@@ -174,7 +174,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         default=CREATED_TOPIC_BYTES,
         show_default=True,
         help="max.message.bytes of new topics of requests and responses. Existing topics keep theirs. A "
-        "JoinGroup or SyncGroup may have three quarters of it.",
+        "JoinGroup or SyncGroup may be three quarters as large.",
     ),
     click.option(
         "--replication-factor",
@@ -213,7 +213,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--replica/--no-replica",
         default=True,
         show_default=True,
-        help="Answer requests in milliseconds, by a process beside the query that follows the same log.",
+        help="Answer requests within milliseconds, by a second process that follows the query's log.",
     ),
     click.option(
         "--batch-interval-ms",
@@ -305,7 +305,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         f"{EMBEDDED} one, which is started here. The other options of RocketMQ need this one.",
     ),
     rocketmq_options("rocketmq-", listen="127.0.0.1:0"),
-    click.option(NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own."),
+    click.option(NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; run `gateway` separately."),
     click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view."
     ),

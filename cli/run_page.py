@@ -60,7 +60,9 @@ class RunPage(Closeable):
             log=log,
             watches_broker=watches_broker,
         )
-        self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)
+        self._thread = threading.Thread(
+            target=self._supervise, args=(start,), name="page-keeper", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class RunPage(Closeable):
             self._thread.join()
         self._socket.close()
 
-    def _keep(self, start: PageStart) -> None:
+    def _supervise(self, start: PageStart) -> None:
         restarts = 0
         while not self._stopping.wait(backoff_s(restarts)):
             began_s = time.monotonic()

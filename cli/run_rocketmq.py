@@ -28,13 +28,13 @@ _ROCKETMQ = "rocketmq"
 
 @dataclass(frozen=True, slots=True)
 class ClusterToServe:
-    """A RocketMQ cluster by the addresses of its name servers. Without any, one is started here."""
+    """A RocketMQ cluster by the addresses of its name servers. Without any, an embedded one is started."""
 
     name_servers: tuple[str, ...] = ()
 
     @contextmanager
     def started(self, data_dir: Path) -> Iterator[tuple[str, ...]]:
-        """Yield the addresses of the name servers. An own cluster runs until the block ends."""
+        """Yield the addresses of the name servers. An embedded cluster runs until the block ends."""
         if self.name_servers:
             yield self.name_servers
             return
@@ -68,7 +68,7 @@ class RocketmqToStart:
 
     @contextmanager
     def cluster_started(self, data_dir: Path) -> Iterator[None]:
-        """Start the cluster if it is an own one, which runs until the block ends. Raises RocketMqFailed,
+        """Start the cluster if it is an embedded one, which runs until the block ends. Raises RocketMqFailed,
         JarsUnavailable or JavaNotFound.
         """
         with self._cluster.started(data_dir) as self._name_servers:
@@ -98,7 +98,7 @@ class RocketmqToStart:
         return {} if self._running is None else self._running.checks(ROCKETMQ_CHECKS)
 
     def checks(self, exclude: Collection[str]) -> Checks:
-        """Return the checks of the gateway but that of the coordinator, whose state this process knows."""
+        """Return the gateway's checks except that of the coordinator, whose state this process knows."""
         if self._running is None:
             return {_ROCKETMQ: "the gateway for RocketMQ's clients has not started"}
         found = self._running.checks({*exclude, COORDINATOR})

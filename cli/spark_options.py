@@ -19,7 +19,7 @@ _CONF = "--spark-conf"
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The place where Spark runs, and its settings. See `streaming.query.session.Session`."""
+    """Spark's master and settings. See `streaming.query.session.Session`."""
 
     master: str | None
     driver_host: str | None
@@ -30,7 +30,7 @@ class SparkOptions:
 STATE_PARTITIONS = click.option(
     "--state-partitions",
     type=WholeNumber(1, 1_000),
-    help="Partitions of the state, which tasks work on side by side. A new checkpoint pins it. "
+    help="Partitions of the state, which tasks process in parallel. A new checkpoint pins it. "
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )
 SPARK_CONF = click.option(

@@ -19,7 +19,7 @@ _QUIT = frozenset({"q", "\x1b"})
 def walk(steps: StepBrowser) -> None:
     """Show one entry at a time until the user quits."""
     console = EscapingConsole()
-    sought, remark = "", ""
+    search, remark = "", ""
     with console.screen(hide_cursor=True) as screen:
         while True:
             screen.update(_shown(steps, remark))
@@ -28,15 +28,15 @@ def walk(steps: StepBrowser) -> None:
             if key in _QUIT:
                 return
             if key == "/":
-                sought = _asked(console)
-            if key in ("/", ".") and sought:
-                remark = "" if steps.find(sought) else f"no later entry names {sought}"
+                search = _ask_search(console)
+            if key in ("/", ".") and search:
+                remark = "" if steps.find(search) else f"no later entry names {search}"
             else:
                 remark = press(steps, key)
 
 
 def press(steps: StepBrowser, key: str) -> str:
-    """Do what a key means. Returns a remark for the user, "" if there is none."""
+    """Handle a key. Return a remark for the user, or "" if there is none."""
     if key in _NEXT:
         steps.move(1)
     elif key in _BACK:
@@ -57,8 +57,8 @@ def _shown(steps: StepBrowser, remark: str) -> Group:
     )
 
 
-def _asked(console: Console) -> str:
-    """Ask for the text to search, in the last line of the screen."""
+def _ask_search(console: Console) -> str:
+    """Read the text to search for in the last line of the screen."""
     console.show_cursor()
     try:
         return console.input("search: ").strip()

@@ -1,4 +1,4 @@
-"""`group-coordinator whatif`: what other settings would have made of a group's recorded time."""
+"""`group-coordinator whatif`: what would have happened to a group under other settings."""
 
 import sys
 
@@ -24,7 +24,7 @@ NOT_REPRODUCED = 1
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the coordinator or of all clients, by Kafka's name. All -c make one experiment.",
+    help="A setting of the coordinator or of all clients, by Kafka's name. All -c are one experiment.",
 )
 @click.option("--assignor", metavar="NAME[,NAME]", help="The assignors of all clients in that experiment.")
 @click.option(
@@ -43,7 +43,7 @@ def whatif(
     tries: tuple[str, ...],
     output: str,
 ) -> None:
-    """Show what other settings would have made of a GROUP's recorded time.
+    """Show what would have happened to GROUP under other settings, from its recorded log.
 
     The clients are found in the log: when each ran, how fast it reacted, when it paused. They run against the
     coordinator's core, without Spark, in a closed loop. They first run under the recorded settings; if that
@@ -51,7 +51,7 @@ def whatif(
     """
     configure_logs()
     if source.from_state is not None:
-        raise click.UsageError("--from-state does not go with whatif: it finds the clients in the whole log")
+        raise click.UsageError("whatif takes no --from-state, because it finds the clients in the whole log")
     experiments = _experiments(settings, assignor, tries)
     with reported(), source.recording(RecordingPart([group_id])) as recording:
         try:

@@ -43,7 +43,7 @@ def demo(data_dir: Path | None) -> None:
     """Play a story of a few minutes, and check its outcome.
 
     Unmodified Kafka consumers join, die, and leave; the coordinator is killed in the middle of a rebalance,
-    and goes on. The exit code is 0 if every check holds.
+    and continues. The exit code is 0 if every check holds.
     """
     configure_logs()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the children, as Ctrl-C does
@@ -66,7 +66,7 @@ def _play(folder: Path) -> bool:
     try:
         checks = Demo(folder).play()
     except FAILURES as error:
-        tell(visible_lines(f"\nThe demo could not go on: {error}".expandtabs()))
+        tell(visible_lines(f"\nThe demo could not continue: {error}".expandtabs()))
         return False
     ok = all(check.ok for check in checks)
     verdict = "All checks passed" if ok else "Some checks FAILED"

@@ -68,7 +68,7 @@ def commit(consumer: KafkaConsumer) -> None:
 
 def line_writer(stack: ExitStack, consumed: Path) -> Callable[[Sequence[Any]], None]:
     """Return a function that appends records to the file `consumed`. The stack closes the file."""
-    descriptor = os.open(consumed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # it has records
+    descriptor = os.open(consumed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # records are private
     file = stack.enter_context(os.fdopen(descriptor, "ab"))
 
     def write(records: Sequence[Any]) -> None:

@@ -40,8 +40,8 @@ _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Demo:
     """A run of the demo, of a few minutes. It prints each step, and the group's history as it is written.
 
-    Every process it starts has ended when `play` returns or raises. All files are under `data_dir`, a folder
-    of its own. If the story cannot go on, `play` raises `ChildFailed`, `NotSeen`, or an error of
+    Every process that it starts has ended when `play` returns or raises. All files are in `data_dir`, which
+    has nothing else. If the story cannot continue, `play` raises `ChildFailed`, `NotSeen`, or an error of
     `EmbeddedBroker.start`.
     """
 
@@ -121,10 +121,10 @@ class Demo:
             pass
         leaver.stop()
         self._tell(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
-        self._tell("the consumers go on: no session expires while no coordinator runs")
+        self._tell("the consumers keep running: no session expires while no coordinator runs")
         self._start_coordinator()
         self._watch.catch_up()
-        self._tell("the coordinator has started again, and goes on from its checkpoint")
+        self._tell("the coordinator has started again, and continues from its checkpoint")
         self._wait_until_stable()
 
     def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A reader of the demo group's history on the events topic. Any client can read it so."""
+"""A reader of the demo group's history on the events topic. Any client can read it in this way."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence

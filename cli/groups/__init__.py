@@ -1,4 +1,6 @@
-"""`group-coordinator groups`: `kafka-why groups`, by requests to the coordinator, and what changes groups."""
+"""`group-coordinator groups`: `kafka-why groups` by requests to the coordinator, and commands that change
+groups.
+"""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The coordinator behind the subcommands of `groups`: it is asked and changed by requests."""
+"""The coordinator behind the subcommands of `groups`, which read and change its groups by requests."""
 
 from functools import cached_property
 
@@ -33,13 +33,13 @@ class CoordinatorCluster(Cluster):
         return self.requests if self.is_set_up else super().described_by
 
     def answered_groups(self) -> list[AnyView]:
-        """Return the groups with every change that a response sent before this call reports."""
+        """Return the groups with every change that the coordinator has acknowledged before this call."""
         self.requests.wait_for_views()
         return self.groups()
 
     def pending_transactions(self) -> list[PendingTransaction]:
-        """Return the pending transactions without their offsets, as of all responses sent before this
-        call.
+        """Return the pending transactions without their offsets. They include every change that the
+        coordinator has acknowledged before this call.
         """
         self.requests.wait_for_views()
         return pending_transactions(self._client_config, self.layout, self._timeout_ms)

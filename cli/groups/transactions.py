@@ -1,4 +1,4 @@
-"""`groups abort-pending`: ends offsets that are pending in a transaction by hand."""
+"""`groups abort-pending`: drops offsets that are pending in a transaction."""
 
 import time
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ def abort_pending(
     """Show offsets that are pending in transactions, and with --execute drop them.
 
     Drop only offsets of a transaction that the brokers have aborted, or will never end (see
-    `kafka-transactions describe` and `abort`). If the brokers commit it, its records are there and its
-    offsets are not, so its input is processed twice.
+    `kafka-transactions describe` and `abort`). If the brokers commit it, its records are visible and its
+    offsets are lost, so its input is processed twice.
     """
     chosen = [
         one

@@ -1,4 +1,4 @@
-"""Child processes with a log of their own, of which none outlives its parent.
+"""Child processes, each with its own log. None outlives its parent.
 
 They run under `embedded.parent_watchdog`, so they end even if the parent is killed.
 """
@@ -20,7 +20,7 @@ from kafka_why.lifetimes import Closeable
 STOP_GRACE_S = 20
 GROUP_COORDINATOR = Path(sysconfig.get_path("scripts")) / "group-coordinator"
 _LOG_TAIL_LINES = 15
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 
 
 class ChildFailed(RuntimeError):
@@ -76,7 +76,7 @@ class Child:
             if time.monotonic() > give_up_s:
                 raise self.failure(f"it was not ready within {timeout_s:.0f} s")
             with suppress(subprocess.TimeoutExpired):
-                self._watchdog.wait(_LOOK_AGAIN_S)
+                self._watchdog.wait(_POLL_S)
 
     def terminate(self) -> None:
         """Send SIGTERM to the process, and do not wait."""

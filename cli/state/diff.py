@@ -23,8 +23,8 @@ _PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>[0-9]+)")
 Groups = Mapping[str, ExportedGroup]
 
 
-class _Trouble(click.ClickException):
-    exit_code = 2  # as of diff(1), whose 1 says that the files differ
+class _DiffFailed(click.ClickException):
+    exit_code = 2  # as in diff(1), where 1 means that the files differ
 
 
 class _Source(NamedTuple):
@@ -38,9 +38,9 @@ class _Source(NamedTuple):
 @click.command()
 @click.argument("before")
 @click.argument("after")
-@data_dir_option("Of a BEFORE or AFTER that is a number. The coordinator may run.", exists=False)
+@data_dir_option("For a BEFORE or AFTER that is a number. The coordinator may run.", exists=False)
 @click.option("--group", "groups", multiple=True, help="Only this group. Can be given several times.")
-@click.option("--ignore-times", is_flag=True, help="Differences of times alone do not count.")
+@click.option("--ignore-times", is_flag=True, help="Ignore fields that are times.")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def diff(
     before: str, after: str, data_dir: Path, groups: tuple[str, ...], ignore_times: bool, output: str
@@ -51,7 +51,7 @@ def diff(
     `state export` or `state backup`.
     """
     configure_logs()
-    with reported(_Trouble):
+    with reported(_DiffFailed):
         old, new = _load(_source(before, data_dir), _source(after, data_dir))
         changes = _changes(old, new, groups, ignore_times=ignore_times)
     if output == "json":
@@ -71,7 +71,7 @@ def _source(given: str, data_dir: Path) -> _Source:
         return _Source(path, None, is_export=False)
     if (at := _PLACE_AT_BATCH.fullmatch(given)) and Path(at["place"]).is_dir():
         return _Source(Path(at["place"]), _batch(at["batch"]), is_export=False)
-    raise click.UsageError(f"'{given}' is no batch, no data folder, no DIR@BATCH and no exported file")
+    raise click.UsageError(f"'{given}' is neither a batch nor a data folder, DIR@BATCH or exported file")
 
 
 def _batch(text: str) -> int:

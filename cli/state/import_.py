@@ -39,7 +39,7 @@ from streaming.service.stored_state.backup import continue_from
     help="For a backup: the data folder from which it was made. Its coordinator must not run. Requests "
     "that it has answered since then are handled again, with the same answers.",
 )
-@servers_option("to see what was answered, where the plan of the last batch in --old-data-dir is damaged")
+@servers_option("to find what was answered, if the plan of the last batch in --old-data-dir is damaged")
 def import_(
     file: Path, data_dir: Path, old_data_dir: Path | None, client_config: ClientConfig | None, **given: Any
 ) -> None:

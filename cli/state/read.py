@@ -71,8 +71,8 @@ def read(
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
-    """Yield the rows of the wanted groups by group id, or of all groups if none is named. Settings alone are
-    no group.
+    """Yield the rows of the named groups, or of all groups if none is named, by group id. An id that has only
+    settings is not a group.
     """
     config = state.config
     for exported in sorted(state.groups, key=lambda group: group.group_id):

@@ -1,4 +1,4 @@
-"""`group-coordinator state rollback`: a stopped coordinator's checkpoint goes back to an earlier batch."""
+"""`group-coordinator state rollback`: takes a stopped coordinator's checkpoint back to an earlier batch."""
 
 import time
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ from streaming.service.stored_state.rollback import RollbackRefused, roll_back
     type=WholeNumber(0),
     help="The committed batch to go back to. Default: the newest intact one.",
 )
-@data_dir_option("The coordinator must not run, and no standby.")
+@data_dir_option("Neither the coordinator nor a standby may run.")
 @PLACE_OPTION
-@servers_option("to see what was answered, where the plan of the last batch is damaged")
+@servers_option("to find what was answered, if the plan of the last batch is damaged")
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
@@ -40,7 +40,7 @@ def rollback(
 ) -> None:
     """Take a stopped coordinator's state back to an earlier batch.
 
-    The requests since run again as one batch, with the same answers.
+    The requests since then run again as one batch, with the same answers.
     """
     configure_logs()
     with reported():

@@ -42,7 +42,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "request_duration_seconds": Family(
         "histogram",
-        "From a request's turn to its response. JoinGroup and SyncGroup wait.",
+        "From a request's turn to its response. JoinGroup and SyncGroup wait for other members.",
         ("api",),
     ),
     "request_errors": Family("counter", "Responses with an error to group requests.", ("api", "error")),
@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family] = {
     "throttle_seconds": Family("counter", "The time for which clients were throttled."),
     "loop_held": Family(
         "counter",
-        "Steps of the event loop of more than 20 ms: nobody else is served.",
+        "Steps of the event loop of more than 20 ms, in which no other client is served.",
     ),
     "loop_held_seconds": Family("counter", "The processor time of these steps."),
     "coordinator_duration_seconds": Family(
@@ -61,29 +61,29 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "received_bytes": Family("counter", "Bytes received from clients."),
     "sent_bytes": Family("counter", "Bytes sent to clients."),
-    "in_flight": Family("gauge", "Requests under way: at `brokers`, all others `coordinator`.", ("at",)),
+    "in_flight": Family("gauge", "Requests in progress: at `brokers`, all others `coordinator`.", ("at",)),
     "held_clients": Family(
         "gauge",
-        "Connections of which nothing is read for now: they wait for `room` at the coordinator, all clients"
-        " have sent too much (`memory`), their large request waits (`flow`), or they are over a `quota`.",
+        "Connections that are not read for now: the coordinator has no `room`, all clients have sent too much"
+        " (`memory`), their large request waits (`flow`), or they are over a `quota`.",
         ("why",),
     ),
     "parked_bytes": Family("gauge", "Bytes of JoinGroups and SyncGroups that wait."),
-    "unanswered_bytes": Family("gauge", "Bytes of requests that are not answered, above 16 KiB of a client."),
+    "unanswered_bytes": Family("gauge", "Bytes of unanswered requests, above 16 KiB per client."),
     "unread_bytes": Family("gauge", "Bytes of responses that clients have not read."),
     "upstream_connections": Family("gauge", "Connections to brokers for clients."),
     "share_record_acknowledgements": Family(
-        "counter", "Records of share groups that leaders took acknowledgements of.", ("ack_type",)
+        "counter", "Records of share groups whose acknowledgements leaders accepted.", ("ack_type",)
     ),
     "share_records_delivered": Family("counter", "Deliveries of records to members of share groups."),
-    "share_records_redelivered": Family("counter", "Those of them that were not a record's first one."),
-    "share_records_at_delivery_limit": Family("counter", "Those of them that were a record's last one."),
+    "share_records_redelivered": Family("counter", "Deliveries that were not a record's first one."),
+    "share_records_at_delivery_limit": Family("counter", "Deliveries that were a record's last one."),
     "share_records_expired": Family(
         "counter",
         "Deliveries whose lock ended (inferred).",
     ),
     "share_records_released_by_end": Family("counter", "Deliveries that ended with the member's session."),
-    "share_records_not_followed": Family("counter", "Deliveries of which no end is known, for want of room."),
+    "share_records_not_followed": Family("counter", "Deliveries not followed to their end, to limit memory."),
     "share_acknowledgements_late": Family(
         "counter", "Records that were acknowledged when their lock had ended."
     ),

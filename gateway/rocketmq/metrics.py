@@ -62,7 +62,7 @@ ROCKETMQ_FAMILIES: Mapping[str, Family] = {
     "received_bytes": Family("counter", "Bytes received from clients."),
     "sent_bytes": Family("counter", "Bytes sent to clients."),
     "unread_bytes": Family("gauge", "Bytes that slow clients have not read."),
-    "held_bytes": Family("gauge", "Bytes of requests that are not answered, above 16 KiB of a client."),
+    "held_bytes": Family("gauge", "Bytes of unanswered requests, above 16 KiB per client."),
     "loop_held": Family("counter", "Steps of the event loop of more than 20 ms of processor time."),
     "loop_held_seconds": Family("counter", "The processor time of these steps."),
     "draining": Family("gauge", "1 while the gateway drains."),

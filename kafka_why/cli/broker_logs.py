@@ -33,9 +33,8 @@ def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "files",
             multiple=True,
             metavar="FILE",
-            help="Log of a broker, also compressed by gzip, - for the standard input; may be given again. It "
-            "has the reason and the beginning of each rebalance. Needs no cluster; without GROUP it lists "
-            "the groups.",
+            help="Log of a broker, plain or gzip, or - for the standard input; repeatable. It has the reason "
+            "and the beginning of each rebalance. Needs no cluster; without GROUP it lists the groups.",
         ),
         click.option(
             "--log-timezone",
@@ -48,7 +47,7 @@ def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLogs, list[str]]:
-    """Return what the logs say, of one group or of all, and notes about the files. Raises OSError."""
+    """Return the logs' events about one group, or about all, and notes on the files. Raises OSError."""
     logs = read_broker_logs(options.files, group_id, options.log_timezone, reading_progress("bytes"))
     return logs, logs.notes(options.files, options.log_timezone)
 

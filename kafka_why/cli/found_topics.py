@@ -13,7 +13,7 @@ from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
 from kafka_why.why.polls import polling_client
 
 
-def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
+def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
     """Return the layout of the coordinator's topics, or the source that replaces them, and name it on stderr.
 
     Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
@@ -31,7 +31,7 @@ def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | Brok
     except OffsetsUnreadable as error:
         with closing(polling_client(client_config)) as admin:
             if not admin.list_groups():
-                raise HistoryUnavailable(f"{error}; nor may it describe any group, to poll it") from error
+                raise HistoryUnavailable(f"{error}; nor may it describe a group, which polls need") from error
         tell(f"{nothing}: polling the groups, because {error}")
         return BrokersOwn.POLLS
     tell(f"{nothing}: reading {read}")

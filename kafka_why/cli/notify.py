@@ -1,4 +1,4 @@
-"""`group-coordinator notify`: tells a webhook which groups rebalanced, and what is wrong."""
+"""`group-coordinator notify`: reports to a webhook which groups rebalanced, and what is wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.found_topics import what_to_read
+from kafka_why.cli.found_topics import find_source
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object, cluster_options, link, page_url_option
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
@@ -60,14 +60,13 @@ class NotifyOptions:
     metrics_url: str | None
 
     def sending(self) -> Sending:
-        """Return the means by which messages are sent.
-
-        Raises UsageError, or BadParameter for invalid content of a file.
+        """Return the settings by which messages are sent. Raises UsageError, or BadParameter for invalid
+        content of a file.
         """
         url = _url_of(self.url, self.url_file)
         token = _token_of(self.token_file)
-        at_start = _now(url, "--url-file")
-        if _now(token, "--token-file") is not None and not is_private(at_start):
+        at_start = _read_at_start(url, "--url-file")
+        if _read_at_start(token, "--token-file") is not None and not is_private(at_start):
             raise click.BadParameter(NOT_PRIVATE, param_hint="--token-file")
         post = Receiver(url, token, _context(self.ca_file)).post
         return Sending(post, SHAPES[self.shape], self.max_per_minute)
@@ -88,16 +87,16 @@ class NotifyOptions:
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_DATA_DIR / "notify",
     show_default=True,
-    help="Folder for what was told already. One process may use it.",
+    help="Folder that records what was reported. Only one process may use it.",
 )
 @click.option("--url", help="Address of the receiver, https://HOST/PATH.")
-@click.option("--url-file", type=_FILE, metavar="FILE", help="Its first line is the address, a secret one.")
-@click.option("--token-file", type=_FILE, metavar="FILE", help="Its first line is a bearer token.")
+@click.option("--url-file", type=_FILE, metavar="FILE", help="File whose first line is a secret address.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="File whose first line is a bearer token.")
 @click.option(
     "--ca-file",
     type=_FILE,
     metavar="FILE",
-    help="Certificates, PEM, that the receiver's must be signed by; default: those this machine trusts.",
+    help="Certificates (PEM) of the receiver's authorities; default: those that this machine trusts.",
 )
 @click.option(
     "--format",
@@ -105,7 +104,7 @@ class NotifyOptions:
     type=click.Choice(tuple(SHAPES)),
     default="json",
     show_default=True,
-    help="JSON of our own, Slack's message, alerts to Alertmanager, or what its webhooks get.",
+    help="This project's JSON, a message of Slack, alerts for Alertmanager, or a request of its webhooks.",
 )
 @click.option(
     "--group", "groups", multiple=True, metavar="PATTERN", help="Only groups like `orders-*`; repeatable."
@@ -125,14 +124,14 @@ class NotifyOptions:
     type=WholeNumber(0),
     default=0,
     show_default=True,
-    help="Leave out a rebalance that took less, and what is wrong for a shorter time.",
+    help="Leave out rebalances that took less, and what has been wrong for less.",
 )
 @click.option(
     "--max-per-minute",
     type=WholeNumber(1, 10_000),
     default=30,
     show_default=True,
-    help="Requests in any minute. What comes in between goes with the next one.",
+    help="Maximum number of requests in a minute. Further messages are sent together in the next request.",
 )
 @page_url_option
 @click.option(
@@ -145,11 +144,11 @@ class NotifyOptions:
 )
 @as_object(NotifyOptions, "options")
 def notify(options: NotifyOptions) -> None:
-    """Tell a webhook which groups rebalanced, and what is wrong, until Ctrl-C.
+    """Report to a webhook which groups rebalanced, and what is wrong, until Ctrl-C.
 
-    It tells what happens from its first start on, also the rebalances that ended while it did not run. Where
-    there are no topics of a coordinator or an observer, it reads the cluster's own __consumer_offsets, as
-    `why` does, and of the time without it the last hour.
+    It reports what happens after its first start, including rebalances that ended while it did not run.
+    Where there are no topics of a coordinator or an observer, it reads the cluster's own __consumer_offsets,
+    as `why` does. It then reports at most the last hour of the time in which it did not run.
     """
     configure_logs()
     exit_on_signals()
@@ -157,7 +156,7 @@ def notify(options: NotifyOptions) -> None:
     client_config = options.client_config
     sending = options.sending()
     try:
-        source = what_to_read(client_config, options.prefix)
+        source = find_source(client_config, options.prefix)
         with (
             ServiceFolder(options.data_dir, "notifier").locked(),
             watching_threads(stop.fail),
@@ -200,7 +199,7 @@ def _token_of(file: Path | None) -> Callable[[], str | None]:
     return (lambda: None) if file is None else partial(first_line, file)
 
 
-def _now(read: Callable[[], T], option: str) -> T:
+def _read_at_start(read: Callable[[], T], option: str) -> T:
     """Return the result of `read` at the start. Raises BadParameter naming `option` if it fails."""
     try:
         return read()

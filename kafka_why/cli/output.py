@@ -95,7 +95,7 @@ def _json_escaped(found: re.Match[str]) -> str:
 def configure_logs() -> None:
     """Configure structlog for this process, and guard its terminal against control characters."""
     guard_terminals()
-    # py4j logs a traceback for calls to a JVM that has ended, which is in our own log with what follows.
+    # py4j logs a traceback for each call to a JVM that has ended. Our own log reports that end.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
     on_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.found_topics import what_to_read
+from kafka_why.cli.found_topics import find_source
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
 from kafka_why.cli.rocketmq_cluster import namesrv_options
@@ -26,7 +26,7 @@ from kafka_why.why.history import HistoryUnavailable
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-def _of_rocketmq(
+def _rocketmq_page(
     *,
     servers: RocketMqServers,
     host: str,
@@ -42,7 +42,7 @@ def _of_rocketmq(
 
 
 @click.command()
-@namesrv_options(_of_rocketmq, ("host", "port", "users", "token_file", "tls_certificate", "tls_key"))
+@namesrv_options(_rocketmq_page, ("host", "port", "users", "token_file", "tls_certificate", "tls_key"))
 @cluster_options()
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -64,10 +64,10 @@ def _of_rocketmq(
     "--users",
     type=_FILE,
     metavar="FILE",
-    help="Who may read: lines NAME:PASSWORD, as of gateway --sasl-users.",
+    help="File of the users who may read: lines NAME:PASSWORD, as in gateway --sasl-users.",
 )
 @click.option(
-    "--token-file", type=_FILE, metavar="FILE", help="The first line is a bearer token by which one may read."
+    "--token-file", type=_FILE, metavar="FILE", help="File whose first line is a bearer token for readers."
 )
 @click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
 @click.option(
@@ -76,7 +76,9 @@ def _of_rocketmq(
     help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
     "`group-coordinator`, if that is installed here.",
 )
-@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
+@click.option(
+    "--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM; default: in the same file."
+)
 def page(
     client_config: ClientConfig,
     prefix: str,
@@ -92,11 +94,11 @@ def page(
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run. Where there are
-    no such topics, it is made of the cluster's own __consumer_offsets, as `why` is, for which READ on that
-    topic is enough. With --namesrv it is made of polls of a RocketMQ cluster.
+    no such topics, the page reads the cluster's own __consumer_offsets, as `why` does, and needs only READ on
+    that topic. With --namesrv it polls a RocketMQ cluster.
     """
     _serve(
-        lambda: (client_config, what_to_read(client_config, prefix)),
+        lambda: (client_config, find_source(client_config, prefix)),
         str(client_config),
         host,
         port,

@@ -69,7 +69,7 @@ class DecimalNumber(click.FloatRange):
 
 
 ADDRESS = ParsedOption("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
-"""Parses to a `kafka_why.connections.address.Address`. Port 0 may stand for any free port."""
+"""Parses to a `kafka_why.connections.address.Address`. Port 0 can mean any free port."""
 
 HOST = ParsedOption("HOST", parse_host, "a host without a port, such as 127.0.0.1 or gateway.example.org")
 """Parses to a str; an IPv6 address loses its brackets."""
@@ -154,7 +154,7 @@ def page_url_option(command: Command) -> Command:
         type=WEB_URL,
         envvar=VARIABLE,
         show_envvar=True,
-        help="Where the page is, as http://HOST:PORT/, for the link to the group.",
+        help="The page's address, http://HOST:PORT/, for the link to the group.",
     )(command)
 
 
@@ -211,7 +211,7 @@ def client_config_of(
     """
     if properties is None:
         return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
-    configure_logs()  # settings without a use are logged
+    configure_logs()  # because unused settings are logged
     servers = None if bootstrap_servers is None else parse_servers(bootstrap_servers)
     try:
         return ClientConfig.read(properties, servers)

@@ -7,9 +7,6 @@ from typing import Any
 
 import click
 
-# A group of commands whose errors say how to give a name that begins with `-`.
-
-
 _ARGUMENTS = "kafka_why.cli.program.arguments"
 
 
@@ -64,7 +61,7 @@ def _is_read_as(option: str, argument: str) -> bool:
 
 
 CommandsAt = dict[str, str]
-"""The place of each subcommand, by its name: MODULE:ATTRIBUTE."""
+"""The location of each subcommand by its name, as MODULE:ATTRIBUTE."""
 
 
 class Program(Commands):

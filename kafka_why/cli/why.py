@@ -45,10 +45,10 @@ from kafka_why.why.wording import Clock, parse_since
 
 
 class _Found(NamedTuple):
-    """The data found about a group.
+    """The data found about a group. `history` is None for a share group of the brokers.
 
-    `history` is None for a share group of the brokers. A share group also has its deliveries by gateways, its
-    present members and remarks. `live` is set if the group is followed.
+    `deliveries` (through gateways), `members` (the present ones) and `notes` are those of a share group.
+    `live` is set if the group is followed.
     """
 
     history: History | None
@@ -61,7 +61,7 @@ class _Found(NamedTuple):
 class _Cluster(NamedTuple):
     """A cluster to read, and the source to read in it.
 
-    With `source` None, the first source that has the group is read. `has_logs`: brokers' logs are added.
+    With `source` None, the first source that has the group is read. With `has_logs`, brokers' logs are added.
     """
 
     client_config: ClientConfig
@@ -74,7 +74,7 @@ class _Cluster(NamedTuple):
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _NO_HISTORY = History([], frozenset(), from_start=True, records_read=0)
 HISTORY, OFFSETS, POLLING = "history", "offsets", "polling"
-_LINES = "lines"  # of JSON
+_LINES = "lines"  # an output of one JSON document a line
 
 
 @click.command()
@@ -134,14 +134,14 @@ def why(
     The clients of a RocketMQ group rebalance by themselves. For such a group the report has the clients that
     came and went, the connections that the coordinator notified, and the client ids on several connections.
 
-    Of a share group the report also has what became of the records that gateways delivered to its members,
-    of the last day unless --since says otherwise, and the records that may be poison.
+    For a share group the report also shows what became of the records that gateways delivered to its
+    members (in the last day, unless --since is given), and which records may be poison.
 
-    Nothing needs to be set up before: where no coordinator of this project and no `observe` has written the
-    group's history, the command makes it of the records in the cluster's own __consumer_offsets, which go
-    back hours or days. It needs READ on that topic, joins no group and writes nothing. Where the topic must
-    not be read, the command polls the group. With --namesrv it polls a group of a RocketMQ cluster: its
-    clients, the queues that they hold, and how far they are.
+    No setup is needed: where neither a coordinator of this project nor `observe` has written the group's
+    history, the command derives it from the records in the cluster's own __consumer_offsets, which go back
+    hours or days. It needs READ on that topic, joins no group and writes nothing. If it may not read the
+    topic, it polls the group. With --namesrv it polls a group of a RocketMQ cluster: its clients, the queues
+    that they hold, and their lag.
     """
     configure_logs()
     called_ms = now_ms()
@@ -204,7 +204,7 @@ def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
 def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
     history = found.history
     if history is None:
-        assert found.deliveries is not None, "there is one of both"
+        assert found.deliveries is not None, "a group is found by its history or its deliveries"
         _show(LoneDeliveries(group_id, found.deliveries), alone_text, output)
     elif not history.entries:
         tell(f"Nothing is known of members of group {group_id} yet.")
@@ -245,13 +245,13 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             # Brokers' logs are merged with records without gaps.
             return _in_history(cluster, group_id, None if cluster.has_logs else since_ms, now_ms)
         except TopicsMissing:
-            if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
+            if source == HISTORY or prefix != DEFAULT_PREFIX:  # topics with a given prefix must exist
                 raise
         except HistoryUnavailable as error:
             if source == HISTORY:
                 raise
             unknown = error
-    from kafka_why.why.live_sources import read_at_once  # as many modules as the rest of a report
+    from kafka_why.why.live_sources import read_at_once  # a slow import, which other reports do not need
 
     polls = None if source is None else source == POLLING
     try:
@@ -265,7 +265,7 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             tell=tell,
         )
     except (HistoryUnavailable, KafkaError):
-        if unknown is not None:  # that names groups with a similar id
+        if unknown is not None:  # its message names groups with similar ids
             raise unknown from None
         raise
     return _Found(history, live=live)

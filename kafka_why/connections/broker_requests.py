@@ -9,8 +9,8 @@ from kafka.protocol.consumer import FetchRequest
 
 _READ_UNCOMMITTED = 0
 _CONSUMER = -1
-# Fetch by id: the first version, which every broker from 3.1 on has. By name: the first version with today's
-# format of batches, and the last one with names.
+# Minimum and maximum versions. Fetch by id: the first one with ids, which every broker since 3.1 has. Fetch
+# by name: from the first one with today's batch format to the last one with names.
 _BY_ID, _BY_NAME = (13, 13), (4, 12)
 
 

@@ -74,7 +74,7 @@ def format_jaas(module: LoginModule) -> str:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each token, with True for a word or False for a quoted text."""
+    """Yield each token, with True for a word or a quoted text, and False for `=` or `;`."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -105,7 +105,7 @@ ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 # Kafka 4.1 has these as settings. Older clients have them as options of the login module.
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
-# librdkafka's.
+# The first set has the names of Kafka's clients in Java, the second those of librdkafka.
 
 SETTINGS = frozenset(
     {
@@ -173,9 +173,8 @@ Login = PasswordLogin | TokenLogin | IamLogin
 
 
 def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
-    """Return the mechanism and the login of the `sasl.` settings. Raises ClientConfigError.
-
-    The region of a cluster may be found from the names in `servers`.
+    """Return the mechanism and the login of the `sasl.` settings. The names in `servers` may contain the
+    region of an MSK cluster. Raises ClientConfigError.
     """
     name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
@@ -215,7 +214,7 @@ def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModul
         module = parse_jaas(text)
     except JaasError as error:
         raise ClientConfigError(f"{JAAS}: {error}") from None
-    # Some systems have Kafka's clients under a name before Kafka's.
+    # Some systems shade Kafka's clients, so that a prefix is before the module's name.
     if not f".{module.name}".endswith(f".{expected}"):
         raise ClientConfigError(f"{JAAS}: the login module of {mechanism} is {expected}")
     return module
@@ -250,7 +249,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
     module = _module(settings, _OAUTH_MODULE, "OAUTHBEARER")
     options = dict(module.options) if module is not None else {}
     if handler == _STRIMZI_HANDLER:
-        options = _of_strimzi(options)
+        options = _from_strimzi(options)
     endpoint = options.get(ENDPOINT) or settings.get(ENDPOINT)
     extensions = tuple(_extensions(settings, options).items())
     if endpoint is None:
@@ -292,7 +291,7 @@ def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> 
     return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
 
 
-def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
+def _from_strimzi(options: Mapping[str, str]) -> dict[str, str]:
     """Translate Strimzi's options to those of Kafka's own login module. Raises ClientConfigError."""
     if other := sorted(name for name in options if name.startswith(_STRIMZI_OTHER)):
         raise ClientConfigError(
@@ -324,7 +323,7 @@ def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
     region = region_of(servers)
     if region is None:
         raise ClientConfigError(
-            f"{name}={mechanism} needs the region of the cluster, which bootstrap.servers does not tell: set "
+            f"{name}={mechanism} needs the region of the cluster, which bootstrap.servers does not name: set "
             "AWS_REGION in the environment"
         )
     return IamLogin(region, options.get(IAM_PROFILE))

@@ -51,7 +51,7 @@ _CHAINS, _KEYS = (
     (CHAIN, "ssl.certificate.location", "ssl.certificate.pem"),
     ("ssl.keystore.key", "ssl.key.location", "ssl.key.pem"),
 )
-# librdkafka then looks for the machine's authorities.
+# A value of ssl.ca.location: librdkafka then searches for the machine's authorities.
 _PROBE = "probe"
 
 
@@ -109,7 +109,7 @@ def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = ""
 
     Raises ClientConfigError.
     """
-    settings.text("ssl.truststore.type")  # the content shows it
+    settings.text("ssl.truststore.type")  # counts as used, but the content shows the type
     name, value = settings.first(*names)
     name_shown = where + name
     if value is None or (name == "ssl.ca.location" and value == _PROBE):

@@ -27,44 +27,43 @@ from urllib.request import (
 def exchange(
     timeout_s: float, context: SSLContext | None = None, handlers: tuple[BaseHandler, ...] = ()
 ) -> Iterator[OpenerDirector]:
-    """Yield an opener whose connections are always closed `timeout_s` after this call.
+    """Yield an opener whose connections are shut down `timeout_s` after this call.
 
-    They may wait for a connect, a proxy, TLS, the sending of the request, or the response. Only the name
-    resolver has timeouts of its own. `context` verifies the servers, and `handlers` are added to those of
-    `urllib`. When the time is over, the block or its end raises TimeoutError instead of the error of a closed
-    connection. So responses must be read within the block.
+    The limit includes connects, proxies, TLS, requests and responses. Only the name resolver has its own
+    timeouts. `context` verifies the servers, and `handlers` are added to those of `urllib`. Responses must be
+    read within the block. Raises TimeoutError, during the block or at its end, if the time was not enough.
     """
     connections = _Connections(timeout_s)
     opener = build_opener(_Http(connections), _Https(connections, context), *handlers)
     try:
         yield opener
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: half of a document
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a truncated document
         if connections.left_s() <= 0:
             raise TimeoutError(f"no whole answer within {timeout_s:g} s") from error
         raise
     else:
-        if connections.left_s() <= 0:  # a body that was cut may look like a short one
+        if connections.left_s() <= 0:  # a truncated body may look like a short one
             raise TimeoutError(f"no whole answer within {timeout_s:g} s")
     finally:
         connections.close()
 
 
 class _Connections:
-    """An opener of sockets, which closes them when the time is over."""
+    """An opener of sockets, which shuts them down when the time is over."""
 
     def __init__(self, timeout_s: float) -> None:
         self._give_up_s = time.monotonic() + timeout_s
         self._lock = threading.Lock()
         self._opened: list[socket.socket] = []
-        self._timer = threading.Timer(timeout_s, self._cut)
+        self._timer = threading.Timer(timeout_s, self._shut_down)
         self._timer.daemon = True
         self._timer.start()
 
     def left_s(self) -> float:
         return self._give_up_s - time.monotonic()
 
-    def opened_by(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return a factory of connections of this class, as `urllib` expects one."""
+    def factory(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
+        """Return a factory of connections of this class for `urllib`, which use this object's sockets."""
 
         def make(host: str, **settings: Any) -> HTTPConnection:
             made = kind(host, **settings)
@@ -93,10 +92,10 @@ class _Connections:
             if source is not None:
                 made.bind(source)
             made.connect(address)
-            # TLS takes the socket over, and `urllib` closes it: the copy is what can be cut at any time.
+            # TLS takes over the socket, and `urllib` closes it. A duplicate can be shut down at any time.
             with self._lock:
                 self._opened.append(made.dup())
-                if self.left_s() <= 0:  # perhaps what is open was cut already
+                if self.left_s() <= 0:  # `_shut_down` may have run already
                     raise TimeoutError
         except OSError:
             made.close()
@@ -104,14 +103,14 @@ class _Connections:
         return made
 
     def close(self) -> None:
-        """Forget the sockets, which their users have closed."""
+        """Close the duplicates of the sockets. Their users have closed the sockets themselves."""
         self._timer.cancel()
         with self._lock:
             for one in self._opened:
                 one.close()
             self._opened.clear()
 
-    def _cut(self) -> None:
+    def _shut_down(self) -> None:
         with self._lock:
             for one in self._opened:
                 with suppress(OSError):  # the other side was faster
@@ -124,7 +123,7 @@ class _Http(HTTPHandler):
         self._connections = connections
 
     def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(self._connections.opened_by(HTTPConnection), req)
+        return self.do_open(self._connections.factory(HTTPConnection), req)
 
 
 class _Https(HTTPSHandler):
@@ -135,4 +134,4 @@ class _Https(HTTPSHandler):
 
     def https_open(self, req: Request) -> HTTPResponse:
         kind = partial(HTTPSConnection, context=self._verified_by)
-        return self.do_open(self._connections.opened_by(kind), req)
+        return self.do_open(self._connections.factory(kind), req)

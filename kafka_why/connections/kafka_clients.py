@@ -17,10 +17,10 @@ from kafka_why.connections.refusals import NoBroker, Refusals
 
 # kafka-python's time limit of the first connection.
 BOOTSTRAP_TIMEOUT_MS = 30_000
-# kafka-python draws a server, and waits for its answer as long as it may wait at all. A server that hangs
-# would use up all the time, so the first attempts are short, and draw from the others while there are some.
-# There are two more reasons. kafka-python would try a refused login again until its time is up. And its
-# pauses grow: where a name is not resolved for 8 s, the next attempt would come after 32 s.
+# kafka-python picks a random server, and waits for its answer until the whole timeout. A server that hangs
+# would use up the timeout, so the first attempts are short, and each avoids the servers that did not answer.
+# Short attempts help in two more cases. kafka-python would retry a refused login until its timeout. And its
+# pauses grow: if a name is not resolved for 8 s, the next attempt would come after 32 s.
 FIRST_ATTEMPT_MS = 2_000
 ATTEMPT_FACTOR = 1.5
 
@@ -81,7 +81,7 @@ def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_reques
             **_librdkafka_connection(client_config),
             # With acks=all. A JoinGroup appended twice would make a second member.
             "enable.idempotence": True,
-            # Any other value, 0.1 too, costs a lone request a millisecond: decision 15.
+            # Any other value, even 0.1, delays a lone request by a millisecond: decision 15.
             "linger.ms": 0,
             "message.max.bytes": max_request_bytes,
             # A request must not be delivered after its caller has given up.
@@ -114,7 +114,7 @@ def answers_consumer(
     return Consumer(
         {
             **_librdkafka_connection(client_config),
-            "group.id": "group-coordinator-answers",  # it needs one
+            "group.id": "group-coordinator-answers",  # librdkafka requires one
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": offset_reset,
@@ -140,7 +140,7 @@ def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int
             "enable.idempotence": False,
             "linger.ms": 0,
             "message.max.bytes": max_record_bytes,
-            # An answer that is late has been given by the query.
+            # By then the query has sent the response.
             "delivery.timeout.ms": 5_000,
             "allow.auto.create.topics": False,
         }
@@ -174,7 +174,7 @@ def claims_consumer(client_config: ClientConfig) -> Consumer:
     return Consumer(
         {
             **_librdkafka_connection(client_config),
-            "group.id": "group-coordinator-owner",  # it needs one
+            "group.id": "group-coordinator-owner",  # librdkafka requires one
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -241,17 +241,14 @@ def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> Kafka
         bootstrap_timeout_ms=timeout_ms,
         max_block_ms=timeout_ms,
         request_timeout_ms=timeout_ms,
-        delivery_timeout_ms=timeout_ms,  # its times are those of the moment in which it is sent
+        delivery_timeout_ms=timeout_ms,  # its times are valid only when it is sent
         allow_auto_create_topics=False,
         metrics_enabled=False,
     )
 
 
 def producer(client_config: ClientConfig) -> KafkaProducer:
-    """Return a producer of other records, sent at once and acknowledged by all replicas.
-
-    Raises KafkaError.
-    """
+    """Return a producer that sends records at once, to be acknowledged by all replicas. Raises KafkaError."""
     return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
 
 
@@ -313,6 +310,6 @@ def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
     """Return the connection settings for librdkafka's clients."""
     return {
         **client_config.librdkafka_settings(),
-        "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member
+        "reconnect.backoff.max.ms": 1_000,  # librdkafka's 10 s is too long for a member
         "log_level": 0,
     }

@@ -32,8 +32,8 @@ from kafka_why.connections.http_exchange import exchange
 from kafka_why.connections.pem import client_context
 
 # Tokens for Amazon MSK's IAM access control: a request to the cluster, signed by AWS's Signature Version 4.
-# MSK takes such a token by SASL/OAUTHBEARER. The secret key stays here: the token has a signature that is
-# made with it, and ends after 15 minutes.
+# MSK accepts such a token by SASL/OAUTHBEARER. The secret key is never sent. It signs the token, which
+# expires after 15 minutes.
 
 IAM_LIFETIME_S = 900
 _SERVICE = "kafka-cluster"
@@ -99,7 +99,7 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
     host = f"kafka.{region}.amazonaws.com"
     at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     scope = f"{at[:8]}/{region}/{_SERVICE}/aws4_request"
-    asked = {
+    parameters = {
         "Action": f"{_SERVICE}:Connect",
         "X-Amz-Algorithm": _ALGORITHM,
         "X-Amz-Credential": f"{credentials.key_id}/{scope}",
@@ -108,8 +108,8 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
         "X-Amz-SignedHeaders": "host",
     }
     if credentials.session is not None:
-        asked["X-Amz-Security-Token"] = credentials.session
-    query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
+        parameters["X-Amz-Security-Token"] = credentials.session
+    query = urlencode(sorted(parameters.items()), quote_via=quote, safe="-_.~")
     request = "\n".join(("GET", "/", query, f"host:{host}", "", "host", _EMPTY_SHA256))
     to_sign = "\n".join((_ALGORITHM, at, scope, hashlib.sha256(request.encode()).hexdigest()))
     key = f"AWS4{credentials.secret}".encode()
@@ -138,12 +138,12 @@ def _section(path: Path, name: str) -> dict[str, str]:
 
 
 TIMEOUT_S = 10.0
-# A token is replaced after this part of its life. Java's default of sasl.login.refresh.window.factor.
+# A token is replaced after this part of its lifetime, as by Java's sasl.login.refresh.window.factor.
 REFRESH_AFTER = 0.8
 # The time between two attempts to replace a token that has not expired.
 RETRY_AFTER_S = 10.0
 UNSECURED_LIFETIME_S = 3_600
-# The life of a token that does not tell its end.
+# The assumed lifetime of a token without an expiry.
 UNKNOWN_LIFETIME_S = 300
 _MAX_ANSWER_BYTES = 1024 * 1024
 
@@ -157,10 +157,11 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """The source of tokens. `endpoint` is a URL, also of a file, or None for unsecured tokens for `subject`.
+    """A login by tokens. `endpoint` is the URL (http, https or file) that they come from, or None for
+    unsecured tokens of `subject`.
 
-    `trusted` are the certificates (PEM) for https; None means this machine's. `extensions` are those of RFC
-    7628.
+    `trusted` are the authorities' certificates (PEM) for https, or None for this machine's. `extensions` are
+    those of RFC 7628.
     """
 
     endpoint: str | None = field(repr=False)

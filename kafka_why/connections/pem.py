@@ -50,7 +50,7 @@ def is_encrypted(key: str) -> bool:
 
 
 def _as_pkcs8(block: re.Match[str], password: str | None) -> str:
-    with suppress(ImportError):  # it is an extra, and executors, which are given PKCS#8, need not have it
+    with suppress(ImportError):  # optional: executors get their keys as PKCS#8, and need no cryptography
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
 

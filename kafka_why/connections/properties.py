@@ -7,7 +7,7 @@ from os import environ
 from pathlib import Path
 
 PROVIDERS = "config.providers"
-# Java trims these of a setting's value: all characters up to the blank.
+# Java trims these characters from a setting's value: all up to the space.
 BLANKS = "".join(map(chr, range(0x21)))
 _REFERENCE = re.compile(r"\$\{([^}:]+):([^}]+)\}")
 _BYTE_ORDER_MARKS = {
@@ -56,7 +56,7 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 
 def _parsed(path: Path) -> dict[str, str]:
-    import javaproperties  # executors are given what was read, and need not have it
+    import javaproperties  # executors get parsed settings, so they need not have it
 
     try:
         found: dict[str, str] = javaproperties.loads(_text(path.read_bytes()))
@@ -97,14 +97,14 @@ class _References:
             self._sources[name] = _CLASSES[kind]
         elif name:
             self._sources.pop(name, None)
-            # Lines that were joined may have made more of it than a class.
-            self._unknown[name] = kind if kind.isidentifier() else "which its class does not tell"
+            # Joined lines may have added text to the class's name, so only an identifier is shown.
+            self._unknown[name] = kind if kind.isidentifier() else "whose name is not valid"
 
     def resolved(self, name: str, value: str) -> str:
         """Return the value of setting `name` with its references replaced. Raises PropertiesError."""
-        return _REFERENCE.sub(lambda reference: self._found(name, reference), value)
+        return _REFERENCE.sub(lambda reference: self._replaced(name, reference), value)
 
-    def _found(self, name: str, reference: re.Match[str]) -> str:
+    def _replaced(self, name: str, reference: re.Match[str]) -> str:
         provider, where = reference.groups()
         if provider in self._unknown:
             raise PropertiesError(

@@ -23,7 +23,7 @@ from kafka.net.selector import NetworkSelector
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.oauth_tokens import TokenError
 
-# What of a broker another attempt will not mend, with the settings of kafka-python.
+# Errors of a broker that retrying cannot fix. The texts have settings of kafka-python as placeholders.
 _REASONS = {
     SaslAuthenticationFailedError: "refuses the login {user}by {sasl_mechanism}: {last}",
     UnsupportedSaslMechanismError: "has no login by {sasl_mechanism} (sasl.mechanism): {last}",
@@ -63,7 +63,7 @@ class Refusals:
         self._guessed: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
-        """kafka-python's network client, with a hook that reports to this object."""
+        """Return kafka-python's network client, with a hook that reports to this object."""
         net = NetworkSelector(**settings)
         return KafkaNetClient(net=net, manager=_Manager(self, net, **settings))
 
@@ -76,7 +76,7 @@ class Refusals:
         if found := self._found or (self._guessed if is_last else None):
             raise ClusterRefused(found) from error
 
-    def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
+    def record(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
         """Record that a connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
         cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
@@ -105,8 +105,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         if is_new:
             node = self.cluster.broker_metadata(node_id)
             self._refusals.latest = address = f"{node.host}:{node.port}"
-            note = partial(self._refusals.note, address, self.config)
-            connection.close_future.add_errback(note)
+            record = partial(self._refusals.record, address, self.config)
+            connection.close_future.add_errback(record)
         return connection
 
     async def _build_transport(self, *given: Any, **options: Any) -> Any:
@@ -116,8 +116,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         def receive_all() -> tuple[bytes, Exception | None]:
             """Return data that arrived with the end of the connection, which kafka-python would drop.
 
-            A broker that refuses a login sends the reason and closes the connection. The end is read again
-            next time.
+            A broker that refuses a login sends the reason and closes the connection. The next call returns
+            the error.
             """
             data, error = receive()
             return (data, None) if data else (data, error)
@@ -133,16 +133,16 @@ def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> 
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             user = settings.get("sasl_plain_username")
-            said = reason.format(user=f"as {user} " if user else "", last=_last(error), **settings)
-            return f"the broker at {address} {said}"
+            refusal = reason.format(user=f"as {user} " if user else "", last=_last(error), **settings)
+            return f"the broker at {address} {refusal}"
     if isinstance(error, KafkaConnectionError):
-        # A refused certificate of the client is first seen by what is read after the handshake.
+        # The refusal of a client's certificate shows only in the first read after the handshake.
         cause = error.args[0] if error.args and isinstance(error.args[0], ssl.SSLError) else error.__context__
-        return _reason_of_tls(address, cause)
+        return _tls_reason(address, cause)
     return None
 
 
-def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
+def _tls_reason(address: str, error: BaseException | None) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of the broker at {address} is not trusted (ssl.truststore): "
@@ -160,7 +160,7 @@ def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
 def _failure(error: Exception) -> str:
     """Return the cause in an operator's words: a wrong name, a wrong port, or a busy broker."""
     if isinstance(error, RequestTimedOutError):
-        return "it takes connections and does not answer"
+        return "it accepts connections, but does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
     number, _, name = cause.partition(" ")
     # kafka-python says "111 ECONNREFUSED".

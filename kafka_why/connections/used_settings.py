@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 
 from kafka_why.connections.properties import BLANKS, Resolve
 
-# Names of the settings that Kafka's clients have, to tell a mistyped name from one that has no use here.
+# Names of the settings that Kafka's clients have, to tell a mistyped name from an unused setting.
 
 
 # As similar as a name with one or two wrong letters.
 _SIMILARITY = 0.9
-# A line of a password or of a key may be read as a name, so a name has a form before it is shown.
+# A line of a password or of a key may be read as a name, so only names of this form are shown.
 _NAME = re.compile(r"[a-z][a-z0-9]{0,31}([._-][a-z0-9]{1,31}){0,15}")
 
 
@@ -113,7 +113,7 @@ _LIBRDKAFKA = """
 KNOWN = frozenset(_JAVA.split() + _LIBRDKAFKA.split())
 
 
-# In a value that may be a secret, a text with one, or a URL with credentials.
+# A value with one of these may be a secret, contain one, or be a URL with credentials.
 _MAY_BE_SECRET = ("-----", "@", "?", "=", ";", '"', "'")
 _REFERENCE = "${"
 JAVA_CLASS = "is a class of Java, and not all clients here are Java's"

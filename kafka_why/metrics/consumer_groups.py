@@ -74,7 +74,7 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
         return
     yield counts.initializing.metric(
         f"{OWN_SHARES}_initializing_seconds",
-        "Time from asking the share coordinator to initialize partitions until it had.",
+        "Time from a request to the share coordinator to initialize partitions until it has done so.",
     )
     yield filled(
         CounterMetricFamily(
@@ -93,7 +93,7 @@ def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection
     own, rest = selection.own(groups), selection.rest(groups)
     partitions = GaugeMetricFamily(
         f"{OWN_SHARES}_partitions",
-        "Partitions by what the share coordinator does.",
+        "Partitions by their state at the share coordinator.",
         labels=("consumergroup", "state"),
     )
     tasks = GaugeMetricFamily(
@@ -103,7 +103,7 @@ def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection
     )
     oldest = GaugeMetricFamily(
         f"{OWN_SHARES}_oldest_initializing_timestamp_seconds",
-        "When the share coordinator was asked for the oldest open initialization.",
+        "The time at which the oldest open initialization was requested of the share coordinator.",
         labels=("consumergroup",),
     )
     for group_id, share in own:

@@ -35,7 +35,7 @@ class GroupLags:
 
 _TROUBLES: dict[str, tuple[str, Callable[[Troubles], Collection[Partition]]]] = {
     "stuck_partitions": (
-        "Partitions whose committed offset stands while records come and their owner keeps its session.",
+        "Partitions whose committed offset stays while records arrive and their owner keeps its session.",
         lambda found: found.stuck,
     ),
     "partitions_falling_behind": (

@@ -112,12 +112,12 @@ def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
         ),
         (
             "transactions_oldest_age_seconds",
-            "Age of the oldest pending one, 0 if there is none.",
+            "Age of the oldest pending TxnOffsetCommit, 0 if there is none.",
             summary.oldest_age_ms / 1000,
         ),
         (
             "transactions_follower_lag",
-            "Offsets of the topic of markers that are not read yet, while something is pending.",
+            "Offsets of the topic of markers that are not read yet, while offsets are pending.",
             summary.lag,
         ),
     )
@@ -125,7 +125,7 @@ def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
     yield filled(
         CounterMetricFamily(
             f"{OWN}_transactions_decided",
-            "TxnOffsetCommits whose offsets are pending no longer, by outcome.",
+            "TxnOffsetCommits whose offsets are no longer pending, by outcome.",
             labels=("outcome",),
         ),
         (((outcome.value,), counts.get(outcome.value, 0)) for outcome in _DECIDED),
@@ -158,14 +158,14 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
     yield filled(
         CounterMetricFamily(
             f"{OWN}_share_state_failures",
-            "Tries for a partition that failed, by error code; lost: without an answer.",
+            "Failed attempts for a partition, by error code; lost: no response came.",
             labels=("code",),
         ),
         (((code,), count) for code, count in summary.failures),
     )
     yield SummaryMetricFamily(
         f"{OWN}_share_state_task_duration_seconds",
-        "From the asking to the outcomes on the requests topic.",
+        "From the request for a task to its outcomes on the requests topic.",
         count_value=summary.told_tasks,
         sum_value=summary.told_ms / 1000,
     )
@@ -180,12 +180,12 @@ def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
     for name, meaning, count in (
         ("answers", "Early answers appended.", state.answers),
         ("compared", "Early answers compared with the query's.", state.compared),
-        ("differences", "Early answers that were not the query's.", state.differences),
+        ("differences", "Early answers that differed from the query's.", state.differences),
         ("seedings", "Replicas started from the query's state.", state.seedings),
     ):
         yield CounterMetricFamily(f"{OWN}_replica_{name}", meaning, count)
     yield from _gauges(
-        ("replica_lag_records", "Records of the requests topic that it has not applied.", state.lag_records),
+        ("replica_lag_records", "Records of the requests topic not yet applied.", state.lag_records),
         (
             "replica_lag_seconds",
             "Age of the last record applied, 0 if it was the newest.",
@@ -193,5 +193,5 @@ def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
         ),
         ("replica_lead_seconds", "Seconds since the query last committed a batch.", state.lead_s),
         ("replica_lead_bytes", "Size of the early answers that wait for the query's.", state.lead_bytes),
-        ("replica_groups", "Groups in its memory.", state.groups),
+        ("replica_groups", "Groups in the replica's memory.", state.groups),
     )

@@ -118,7 +118,7 @@ def _fair_share(sizes: Iterable[int], total: int) -> int:
 def without_series(name: str, meaning: str, number: int) -> Metric:
     """Return a gauge of the number of groups or rows that have no series."""
     return GaugeMetricFamily(
-        f"group_coordinator_{name}_without_series", f"{meaning} without series of their own.", number
+        f"group_coordinator_{name}_without_series", f"{meaning} without their own series.", number
     )
 
 

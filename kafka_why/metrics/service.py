@@ -52,7 +52,7 @@ class BatchMetrics:
             f"{OWN}_batch_input_rows", "Records read, including clock records.", registry=registry
         )
         self._dropped = Counter(
-            f"{OWN}_rows_dropped_by_watermark", "Requests that Spark lost.", registry=registry
+            f"{OWN}_rows_dropped_by_watermark", "Requests that Spark dropped as late.", registry=registry
         )
         for name, meaning, read in (
             (

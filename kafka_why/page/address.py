@@ -8,7 +8,7 @@ from kafka_why.page.overview import SORTS, GroupSelection
 from kafka_why.why.wording import parse_since
 
 MAX_TEXT_CHARS = 32_767
-"""Of a parameter in an address: a group id is not longer."""
+"""Maximum length of a parameter. A group id is at most this long."""
 _MAX_TIME_CHARS = 64
 _MAX_TIME_MS = 10**15 - 1
 _MAX_PAGE = 999_999
@@ -71,7 +71,7 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
     except ValueError as error:
         raise RequestRefused(400, f"a time cannot be read: {error}") from error
     if not 0 <= from_ms < to_ms:
-        raise RequestRefused(400, "the time from which to show the group is not before that to which")
+        raise RequestRefused(400, "the beginning of the time range is not before its end")
     return from_ms, to_ms
 
 

@@ -50,9 +50,7 @@ from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.wording import duration_text
 
 MAX_LIVE = 200
-"""Pages that are live at the same time. One beyond takes the place of another, which asks again after some
-seconds.
-"""
+"""Maximum number of live pages. One more takes the slot of another, which reconnects after some seconds."""
 CHANGES_MS = 5_000
 """The interval at which the page of the coordinator counts as changed."""
 _LIVE_INTERVAL_S = 0.25
@@ -127,7 +125,7 @@ class _Pages:
 
     def groups(self, request: Request) -> Response:
         """Show all groups, or those that the address selects."""
-        version = self._sources.lines_version()  # before what it is of: then nothing newer is missed
+        version = self._sources.lines_version()  # read before the lines, which may be newer but not older
         shown = self._selected(request)
         return self._page(
             "groups.html",
@@ -152,7 +150,7 @@ class _Pages:
         )
 
     def group(self, request: Request) -> Response:
-        """Show one group, of Kafka's or of RocketMQ's."""
+        """Show one group of Kafka or RocketMQ."""
         group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
         version = self._sources.fleet.group_version(group_id) or 0
         try:
@@ -217,9 +215,9 @@ class _Pages:
 
     def members_json(self, request: Request) -> Response:
         shown = self._selected_members(request)
-        told = {name: shown[name] for name in ("sentence", "by", "lines", "found", "total")}
+        common = {name: shown[name] for name in ("sentence", "by", "lines", "found", "total")}
         return _json(
-            {**told, "rebalances": shown["members"].rebalances, "of_nobody": shown["members"].of_nobody}
+            {**common, "rebalances": shown["members"].rebalances, "of_nobody": shown["members"].of_nobody}
         )
 
     def coordinator(self, request: Request) -> Response:
@@ -246,7 +244,7 @@ class _Pages:
         return self._page("message.html", status, message=message, now_ms=self._sources.now_ms())
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """Return the response to a request in which the page itself failed."""
+        """Return the response to a request that raised an unexpected error."""
         log.error("the page failed", path=request.url.path, exc_info=error)
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
@@ -319,20 +317,20 @@ class _Pages:
         if self._sources.polled is not None:
             return self._sources.polled(group_id)
         needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
-        is_told = request.url.path == "/group" and "to" not in request.query_params
-        made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)
+        is_live = request.url.path == "/group" and "to" not in request.query_params
+        cached = self._sources.courses.course(group_id, needed_ms, now_ms, is_patient=not is_live)
         unfolded = "all" in request.query_params
-        if made.rocketmq:
-            return rocketmq_page(group_id, made.rocketmq, between_ms, now_ms, unfolded=unfolded)
+        if cached.rocketmq:
+            return rocketmq_page(group_id, cached.rocketmq, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
-        if made.course is None and not isinstance(facts.view, GroupSnapshot):
+        if cached.course is None and not isinstance(facts.view, GroupSnapshot):
             raise RequestRefused(404, "the history of this group is older than what its topic keeps")
         notes = []
-        if made.since_ms > needed_ms[0]:
-            notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")
+        if cached.since_ms > needed_ms[0]:
+            notes.append(f"entries before {words.utc_time(cached.since_ms)} UTC are being read")
         only_time = is_only_time(request)
         return group_page(
-            facts, made.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
+            facts, cached.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
         )
 
     def load_rebalance(self, request: Request) -> RebalancePage:
@@ -344,10 +342,10 @@ class _Pages:
         at_ms = time_parameter(request)
         found = None
         for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
-            made = self._sources.courses.made(group_id, (since_ms, now_ms), now_ms, is_patient=True)
-            found = None if made.course is None else rebalance_page(group_id, made.course, at_ms, now_ms)
-            if found is None or found.earlier_ms is not None or made.from_start:
-                break  # else it may have an earlier neighbour
+            cached = self._sources.courses.course(group_id, (since_ms, now_ms), now_ms, is_patient=True)
+            found = None if cached.course is None else rebalance_page(group_id, cached.course, at_ms, now_ms)
+            if found is None or found.earlier_ms is not None or cached.from_start:
+                break  # else read more, because it may have an earlier neighbour
         if found is None:
             raise RequestRefused(404, "the history has no rebalance that began then")
         return found
@@ -365,7 +363,7 @@ class _Pages:
         return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
-        fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
+        fleet, sent, sent_at_s = self._sources.fleet, None, time.monotonic()
         held, live = HeldVersion(), LiveReader()
         ended = self._live.add(request.client.host if request.client else "", live)
         if ended is not None:
@@ -376,10 +374,10 @@ class _Pages:
                     self._version(request), lambda: self._shows_newest(request), time.monotonic()
                 )
                 state = (version, self._sources.read_age_s() < 5)
-                if state != sent or time.monotonic() - said_at_s > _ALIVE_INTERVAL_S:
-                    told = {"version": version, "read": state[1], "last_entry_ms": fleet.last_entry_ms}
-                    yield f"data: {json.dumps(told)}\n\n"
-                    sent, said_at_s = state, time.monotonic()
+                if state != sent or time.monotonic() - sent_at_s > _ALIVE_INTERVAL_S:
+                    event = {"version": version, "read": state[1], "last_entry_ms": fleet.last_entry_ms}
+                    yield f"data: {json.dumps(event)}\n\n"
+                    sent, sent_at_s = state, time.monotonic()
                 await asyncio.sleep(_LIVE_INTERVAL_S)
         finally:
             self._live.remove(live)

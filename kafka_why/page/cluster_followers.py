@@ -38,11 +38,11 @@ from kafka_why.why.polls import GroupPoller, polling_client
 FIRST_MS = 600_000
 """The last minutes, which are read first."""
 SLICE_RECORDS = 20_000
-"""Records of a partition that are read before the ends of all partitions are looked at again."""
+"""Records of one partition that are read before the ends of all partitions are polled again."""
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 MAX_ENTRIES = 50_000
-"""The records that are kept while older ones are read, and the entries of all groups, some 1.8 kB each. With
-more no older record is read.
+"""Limits of the records that are kept while older ones are read, and of the entries of all groups, about
+1.8 kB each. No older record is read above either limit.
 """
 LIST_INTERVAL_S = 2.0
 _POLL_S = 0.3
@@ -104,7 +104,9 @@ class OffsetsFollower(FollowerThread):
         if self._groups.left_out:
             found.append(f"more than {thousands(MAX_GROUPS)} groups: the others are left out")
         found += self._listed_remarks()
-        found.append("for what brokers have deleted, and for beginnings and members to wait for: `observe`")
+        found.append(
+            "`observe` also records what brokers delete, when rebalances begin, and which members they await"
+        )
         return found
 
     def _listed_remarks(self) -> Iterable[str]:
@@ -117,7 +119,7 @@ class OffsetsFollower(FollowerThread):
                 "when it has ended"
             )
         if missing := self._listed.keys() - shown:
-            yield f"of {len(missing)} groups that the brokers list no record has been read yet"
+            yield f"no record has been read yet of {len(missing)} groups that the brokers list"
 
     def _connect_and_follow(self) -> None:
         with (
@@ -128,12 +130,12 @@ class OffsetsFollower(FollowerThread):
                 while not self._stopped.is_set():
                     self._step(stored, admin)
             except OffsetOutOfRangeError:
-                self._begin()  # the topic is another one
+                self._begin()  # the topic was created again
                 raise
 
     def _step(self, stored: StoredLog, admin: KafkaAdminClient) -> None:
         if not self._partitions:
-            self._find(stored)
+            self._seek(stored)
         self._list(admin)
         self._read_new(stored)
         has_older = self._read_older(stored)
@@ -146,7 +148,7 @@ class OffsetsFollower(FollowerThread):
             self._trimmed_at_s = time.monotonic()
         self._stopped.wait(_POLL_S)
 
-    def _find(self, stored: StoredLog) -> None:
+    def _seek(self, stored: StoredLog) -> None:
         begins, ends = stored.offsets(OffsetSpec.EARLIEST), stored.offsets(OffsetSpec.LATEST)
         at_ms = now_ms() - FIRST_MS
         recent = stored.offsets(at_ms)
@@ -165,9 +167,8 @@ class OffsetsFollower(FollowerThread):
                 self._take(self._groups.append(partition, part))
 
     def _read_older(self, stored: StoredLog) -> bool:
-        """Read the next older slice, of the partition whose oldest record read is the youngest.
-
-        Return False if nothing older is left.
+        """Read the next older slice of the partition that has been read the least far back. Return False if
+        nothing older is left.
         """
         left = [number for number, at in self._partitions.items() if at.low > at.begin]
         if not left or self._is_full:
@@ -211,8 +212,8 @@ class OffsetsFollower(FollowerThread):
         return replace(view, state=state, state_timestamp_ms=since_ms)
 
     def _list(self, admin: KafkaAdminClient) -> None:
-        """List the groups if it is time. The log has a rebalance only when it ends, so the list shows those
-        in progress.
+        """List the groups at most once per LIST_INTERVAL_S, to find the rebalances in progress. The log has a
+        rebalance only when it ends.
         """
         if time.monotonic() - self._listed_at_s < LIST_INTERVAL_S:
             return
@@ -236,12 +237,12 @@ class OffsetsFollower(FollowerThread):
                 self._fleet.show(group_id, view)
 
 
-# Polls, where `__consumer_offsets` must not be read.
+# Polls, for a principal that may not read `__consumer_offsets`.
 
 MAX_POLLED_GROUPS = 2_000
-"""Groups that are polled, the first ones of the brokers' list."""
+"""Maximum number of polled groups: the first ones of the brokers' list."""
 _PAUSE_S = 0.02
-"""Between two groups, each of which takes two requests."""
+"""The pause between two groups. A group takes two requests."""
 _ROUND_S = 1.0
 
 
@@ -305,7 +306,7 @@ class PollingFollower(FollowerThread):
             self._refused.add(group_id)
             return
         except KafkaError:
-            if self._has_failed:  # not only this group's coordinator is away
+            if self._has_failed:  # the previous group failed, too, so not only one coordinator is down
                 raise
             self._has_failed = True
             return

@@ -56,7 +56,7 @@ class CommandQuestion(NamedTuple):
 
 
 class CommandPages:
-    """The request handlers. `render` makes the HTML of a template."""
+    """The request handlers. `render` returns the HTML of a template."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class CommandPages:
     async def _page(self, request: Request) -> Response:
         kind = request.url.path.removeprefix("/")
         question = await asyncio.to_thread(self._question, kind, request)
-        runs = "run" in request.query_params and _is_asked_here(request)
+        runs = "run" in request.query_params and _is_from_this_page(request)
         mark = secrets.token_hex(16)
         text = self._render(
             "asked.html", it=question, runs=runs, answer=mark, now_ms=self._now_ms(), limit_s=int(LIMIT_S)
@@ -89,19 +89,19 @@ class CommandPages:
         before, _, after = text.partition(mark)
         if not runs:
             return Response(before + after, media_type="text/html")
-        self._check_room()
-        # A middleware that compresses would hold the signs of life back.
+        self._check_capacity()
+        # Compression would hold back the signs of life.
         plain = {"Content-Encoding": "identity"}
-        parts = self._written(before, question.command, request, after)
+        parts = self._stream(before, question.command, request, after)
         return StreamingResponse(parts, media_type="text/html", headers=plain)
 
-    async def _written(
+    async def _stream(
         self, before: str, command: Command, request: Request, after: str
     ) -> AsyncIterator[str]:
         yield before
         async for seen in self._runner.run(command, request.is_disconnected):
             if isinstance(seen, CommandResult):
-                yield _said(seen)
+                yield _result_html(seen)
             else:
                 yield f"<span>{duration_text(int(seen) * 1000)}</span> "
         yield after
@@ -109,9 +109,9 @@ class CommandPages:
     async def _json(self, request: Request) -> Response:
         kind = request.url.path.removeprefix("/api/")
         question = await asyncio.to_thread(self._question, kind, request, as_json=True)
-        if not _is_asked_here(request):
-            raise RequestRefused(403, "another site may not ask this")
-        self._check_room()
+        if not _is_from_this_page(request):
+            raise RequestRefused(403, "another site may not run commands")
+        self._check_capacity()
         async for seen in self._runner.run(question.command, request.is_disconnected):
             if isinstance(seen, CommandResult) and seen.output:
                 return Response(seen.output, media_type="application/json")
@@ -121,9 +121,9 @@ class CommandPages:
                 )
         return Response(status_code=499)
 
-    def _check_room(self) -> None:
+    def _check_capacity(self) -> None:
         if self._runner.is_full:
-            raise RequestRefused(503, "this page already runs as many questions as it may; ask again later")
+            raise RequestRefused(503, "this page already runs as many commands as it may; try again later")
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
         """Return the question that the address asks.
@@ -168,12 +168,12 @@ class CommandPages:
         return entries, at[-1]
 
 
-def _is_asked_here(request: Request) -> bool:
+def _is_from_this_page(request: Request) -> bool:
     """Return True unless another site led the browser here."""
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
-def _said(ended: CommandResult) -> Markup:
+def _result_html(ended: CommandResult) -> Markup:
     text = escape(isolated(ended.output or _error(ended)))
     return (
         Markup('done.</p>\n<pre class="report answer" tabindex="0" id="answer">') + text + Markup("</pre><p>")
@@ -183,4 +183,4 @@ def _said(ended: CommandResult) -> Markup:
 def _error(ended: CommandResult) -> str:
     if ended.code is None:
         return f"It took longer than {duration_text(int(LIMIT_S * 1000))}, and was ended."
-    return ended.error.strip() or f"It ended with code {ended.code} and said nothing."
+    return ended.error.strip() or f"It ended with code {ended.code} and printed nothing."

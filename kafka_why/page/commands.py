@@ -30,16 +30,16 @@ MAX_RUNNING = 2
 LIMIT_S = 120.0
 """A process that runs longer is ended."""
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of an answer; what is beyond is dropped."""
+"""Maximum size of a command's output. The rest is dropped."""
 MAX_TRIES, MAX_TRY_CHARS = 4, 300
 _SILENCE = re.compile(r"session timeout of (\d+) ms")
 _COOPERATIVE = "cooperative-sticky"
 _INPUT = "/dev/stdin"
 _NICENESS = 10
 _JSON = ["-o", "json"]
-_LOOK_S, _GRACE_S = 1.0, 3.0
+_POLL_S, _GRACE_S = 1.0, 3.0
 PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
-"""The commands of the coordinator, which need not be installed beside the explainer."""
+"""The coordinator's command, which may be missing where only the explainer is installed."""
 
 
 class Command(NamedTuple):
@@ -73,11 +73,11 @@ class CoordinatorLog(Struct, frozen=True, kw_only=True):
         return cls(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
 
     def __repr__(self) -> str:
-        return f"Source(checkpoint={self.checkpoint!r})"
+        return f"CoordinatorLog(checkpoint={self.checkpoint!r})"
 
     def command(self, *arguments: str) -> Command:
-        place = [f"--checkpoint={self.checkpoint}", "--client-config", _INPUT]
-        return Command([*arguments, *place], self.properties.encode())
+        location = [f"--checkpoint={self.checkpoint}", "--client-config", _INPUT]
+        return Command([*arguments, *location], self.properties.encode())
 
 
 def assign_command(recorded: Recorded, *, as_json: bool = False) -> Command:
@@ -172,11 +172,11 @@ class CommandRunner:
     async def _follow(
         self, process: asyncio.subprocess.Process, has_left: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[float | CommandResult]:
-        saying = asyncio.gather(_read(process.stdout), _read(process.stderr))
+        reading = asyncio.gather(_read(process.stdout), _read(process.stderr))
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            while not (await asyncio.wait({saying}, timeout=_LOOK_S))[0]:
+            while not (await asyncio.wait({reading}, timeout=_POLL_S))[0]:
                 ran_s = loop.time() - began_s
                 if await has_left():
                     return
@@ -184,10 +184,10 @@ class CommandRunner:
                     yield CommandResult(None, "", "")
                     return
                 yield ran_s
-            output, error = saying.result()
+            output, error = reading.result()
             yield CommandResult(await process.wait(), output, error)
         finally:
-            saying.cancel()
+            reading.cancel()
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:

@@ -23,11 +23,11 @@ from kafka_why.service_state import Durations, ServiceState, Unreadable
 from kafka_why.why.wording import count, duration_text
 
 MAX_SHOWN = 50
-"""Dead letters that the page has."""
+"""Maximum number of dead letters on the page."""
 UNKNOWN = "not known"
 _READ_S = 5
 _CLOCK_MS = 30_000
-"""A clock record that was seen so long ago says nothing of now: looks for one have failed since."""
+"""An older clock record says nothing about the present, because later polls for one have failed."""
 _OBSERVED = "These groups are the cluster's own coordinator's"
 _MAX_TEXT_CHARS = 500
 
@@ -114,7 +114,7 @@ def coordinator_page(
         starts=sorted(known, key=lambda one: -one.at_ms),
         dead_letters=topics.dead_letters[:MAX_SHOWN],
         reasons=dict(Counter(letter.reason for letter in topics.dead_letters).most_common()),
-        letters=_letters(topics, is_read),
+        letters=_dead_letters_text(topics, is_read),
         is_read=is_read and topics.is_complete,
         pending=topics.pending,
         pending_number=topics.pending_number,
@@ -135,15 +135,15 @@ def _start(entry: CoordinatorStarted) -> CoordinatorStart:
 def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool, now_ms: int) -> str:
     """Return a summary such as `The coordinator answers: replica answering, 2 ms behind; ...`"""
     if topics.is_observed:
-        parts = [_OBSERVED, _of_observer(service)]
+        parts = [_OBSERVED, _observer_text(service)]
     elif service is None:
-        parts = [_of_topics(topics, is_read, now_ms)]
+        parts = [_topics_text(topics, is_read, now_ms)]
     else:
-        parts = [_of_service(service), _last_batch(service)]
-    return f"{'; '.join([*parts, _letters(topics, is_read)])}."
+        parts = [_service_text(service), _last_batch(service)]
+    return f"{'; '.join([*parts, _dead_letters_text(topics, is_read)])}."
 
 
-def _of_observer(service: ServiceState | None) -> str:
+def _observer_text(service: ServiceState | None) -> str:
     if service is None:
         return f"whether the observer runs is {UNKNOWN}"
     if service.status.phase is not ServicePhase.READY:
@@ -157,7 +157,7 @@ def _no_metrics(asked: ServiceState | Unreadable | None) -> str:
     return f"its metrics do not answer: {asked}" if isinstance(asked, Unreadable) else ""
 
 
-def _of_service(service: ServiceState) -> str:
+def _service_text(service: ServiceState) -> str:
     if service.status.phase is ServicePhase.STANDBY:
         return "This coordinator is a standby: another one owns the topics, and it waits until that one ends"
     if not answers(service):
@@ -187,21 +187,21 @@ def _last_batch(service: ServiceState) -> str:
     return f"last batch {duration_text(service.batches.age_ms)} ago"
 
 
-def _of_topics(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
+def _topics_text(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
     if not is_read or topics.is_silent is None:
         why = "the topics are being read" if is_read else "no broker answers"
         return f"Whether a coordinator runs is not known: {why}"
     if topics.is_silent:
         in_order = topics.claim is not None and topics.claim.is_released
         ended = ", and the last one ended in order" if in_order else ""
-        return f"No coordinator runs: no clock record comes{ended}"
+        return f"No coordinator runs: no clock record arrives{ended}"
     age_ms = max(now_ms - (topics.clock_ms or now_ms), 0)
     if age_ms > _CLOCK_MS:
         return f"Whether a coordinator runs is not known: it was last seen {duration_text(age_ms)} ago"
     return f"A coordinator runs: it attested the time {duration_text(age_ms)} ago"
 
 
-def _letters(topics: ServiceFacts, is_read: bool) -> str:
+def _dead_letters_text(topics: ServiceFacts, is_read: bool) -> str:
     """Return the number of dead letters as text: `3 dead letters in the last hour`."""
     if not is_read:
         return "dead letters are not known now"
@@ -222,10 +222,10 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
     if service.status.alarm is not None:
         yield f"It has an alarm: {service.status.alarm[:_MAX_TEXT_CHARS]}"
     if service.status.phase not in (ServicePhase.READY, ServicePhase.STANDBY) and answers(service):
-        yield f"Its query commits no batch, so views and history stand still: {_why(service)}"
+        yield f"Its query commits no batch, so views and history are not updated: {_why(service)}"
     if service.replica is not None and service.replica.differences:
         times = count(service.replica.differences, "time")
-        yield f"The replica answered {times} in another way than the query; the log has both answers"
+        yield f"The replica answered {times} differently from the query; the log has both answers"
     if service.batches.rows_dropped:
         yield f"Spark dropped {count(service.batches.rows_dropped, 'request')} as late, which must not happen"
 
@@ -233,9 +233,9 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
 def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
     """Yield the findings about an observer. It has no clients, so only its metrics show whether it works."""
     if isinstance(asked, Unreadable):
-        yield f"The observer does not answer, so views and history may stand still: {asked}"
+        yield f"The observer does not answer, so views and history may be out of date: {asked}"
     elif asked is not None and asked.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):
-        yield f"The observer commits no batch, so views and history stand still: {_why(asked)}"
+        yield f"The observer commits no batch, so views and history are not updated: {_why(asked)}"
 
 
 def _why(service: ServiceState) -> str:
@@ -252,7 +252,7 @@ def _number(value: int | None, noun: str) -> str:
 
 
 def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[CoordinatorSection]:
-    """Yield the page's sections. An observer has only that of batches."""
+    """Yield the page's sections. An observer has only `Batches`."""
     batches, took = service.batches, service.batches.durations
     of_time = [
         ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
@@ -276,7 +276,7 @@ def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Coordinat
         return
     yield CoordinatorSection("Replica", list(_replica_rows(service.replica or NO_REPLICA_STATE)))
     open_ = service.transactions or TransactionsSummary()
-    oldest = "" if not open_.pending else f", the oldest since {duration_text(open_.oldest_age_ms)}"
+    oldest = "" if not open_.pending else f", the oldest for {duration_text(open_.oldest_age_ms)}"
     yield CoordinatorSection("Transactions", [("Pending", f"{thousands(open_.pending)}{oldest}")])
 
 

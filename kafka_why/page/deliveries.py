@@ -19,8 +19,8 @@ from kafka_why.why.deliveries.model import DeliveryReport, Interval
 from kafka_why.why.deliveries.text import lines, names_of, place_text
 from kafka_why.why.wording import Names
 
-KEPT_MS = 5_000
-"""What was read is shown for so long: a live page asks often, and gateways write once a minute."""
+CACHE_MS = 5_000
+"""Lifetime of a cached report. A live page requests it often, and gateways write only once a minute."""
 _GROUPS_MAX = 32
 _ROWS_MAX = 500
 
@@ -39,8 +39,8 @@ class DeliveriesView(Struct, frozen=True, kw_only=True):
     intervals: list[Interval]
 
 
-class KeptDeliveries:
-    """The source of reports on a share group's deliveries. Thread-safe."""
+class DeliveriesCache:
+    """A cache of reports on share groups' deliveries. Thread-safe."""
 
     def __init__(self, read: ReadDeliveries) -> None:
         self._read = read
@@ -52,11 +52,11 @@ class KeptDeliveries:
         KafkaError.
         """
         from_ms, to_ms = between_ms
-        key = group_id, from_ms // KEPT_MS, to_ms // KEPT_MS
+        key = group_id, from_ms // CACHE_MS, to_ms // CACHE_MS
         now_s = time.monotonic()
         with self._lock:
             known = self._known.get(key)
-        if known is not None and now_s - known[0] < KEPT_MS / 1000:
+        if known is not None and now_s - known[0] < CACHE_MS / 1000:
             return known[1]
         found = self._read(group_id, from_ms, to_ms)
         with self._lock:
@@ -72,26 +72,26 @@ class KeptDeliveries:
         found = self.report(group_id, between_ms)
         if found is None:
             return None
-        called = names or names_of(found)
+        names = names or names_of(found)
         rows = [*found.rows, *([] if found.others is None else [found.others])]
         return DeliveriesView(
             report=found,
-            lines=list(lines(found, called)),
-            rows=[(place_text(row), called.of(row.member_id), row) for row in rows[:_ROWS_MAX]],
+            lines=list(lines(found, names)),
+            rows=[(place_text(row), names.of(row.member_id), row) for row in rows[:_ROWS_MAX]],
             rows_left_out=len(rows[_ROWS_MAX:]),
             intervals=found.intervals[::-1],
         )
 
 
-NO_DELIVERIES = KeptDeliveries(lambda group_id, from_ms, to_ms: None)
+NO_DELIVERIES = DeliveriesCache(lambda group_id, from_ms, to_ms: None)
 
 
-def routes(kept: KeptDeliveries, now_ms: Callable[[], int]) -> list[Route]:
+def routes(kept: DeliveriesCache, now_ms: Callable[[], int]) -> list[Route]:
     """Return the routes of the deliveries as JSON."""
     return [Route("/api/deliveries", partial(_json, kept, now_ms))]
 
 
-def _json(kept: KeptDeliveries, now_ms: Callable[[], int], request: Request) -> Any:
+def _json(kept: DeliveriesCache, now_ms: Callable[[], int], request: Request) -> Any:
     group_id = parameter(request, "id")
     found = kept.report(group_id, limits_ms(request, now_ms()))
     if found is None:

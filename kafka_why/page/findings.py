@@ -29,7 +29,7 @@ from kafka_why.why.text import names_of
 from kafka_why.why.wording import count, duration_text, shortened
 
 OFTEN = 5
-"""The number of rebalances in an hour from which on a group is reported."""
+"""The number of rebalances in an hour at which a group is reported."""
 LONG_MS = 30_000
 """A rebalance that takes longer is long."""
 
@@ -64,13 +64,13 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
         return []
     found = []
     if facts.view.quarantined is not None:
-        sentence = f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
+        sentence = f"It is quarantined, so its deadlines do not fire: {facts.view.quarantined}"
         found.append(Finding(FindingKind.QUARANTINED, sentence))
     if isinstance(facts.view, RocketMqSnapshot):
-        found += _of_rocketmq(facts.view)
+        found += _rocketmq_findings(facts.view)
     if isinstance(facts.view, GroupSnapshot):
         found += [*_rebalancing(facts.view, report, now_ms)]
-        found += [*_hurts(facts, report, now_ms)]
+        found += [*_lag_findings(facts, report, now_ms)]
         if (late := overdue(facts.view, now_ms)) is not None:
             found.append(Finding(FindingKind.NOT_INITIALIZED, *late))
     if report is not None and (number := len(report.rebalances)) >= OFTEN:
@@ -79,12 +79,12 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
     return sorted(found, key=lambda one: one.kind)
 
 
-def _of_rocketmq(view: RocketMqSnapshot) -> Iterator[Finding]:
+def _rocketmq_findings(view: RocketMqSnapshot) -> Iterator[Finding]:
     """Yield the conflicts between clients of a RocketMQ group, with their addresses and what to do."""
     shared = {} if view.message_model is MessageModel.BROADCASTING else duplicate_places(view)
     if shared:
         each = "; ".join(f"{client_id}: {shortened(places)}" for client_id, places in shared.items())
-        sentence = f"Clients have one id, so queues may have no consumer: {each}. To do: {TO_DO_DUPLICATE}"
+        sentence = f"Clients share one id, so queues may have no consumer: {each}. To do: {TO_DO_DUPLICATE}"
         yield Finding(FindingKind.DUPLICATE_CLIENT_ID, sentence)
     if differing := different_subscribers(view):
         each = "; ".join(
@@ -106,7 +106,7 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
     listed = shortened([names.of(m) if names is not None else m for m in awaited])
     took = duration_text(now_ms - since_ms)
     if view.state == NOT_READY:
-        sentence = f"Topics of its topology are missing or have wrong numbers of partitions, for {took}"
+        sentence = f"For {took}, topics of its topology have been missing or had wrong numbers of partitions"
         yield Finding(FindingKind.REBALANCING, sentence, since_ms)
         return
     whom = f" and waits for {listed}" if awaited else ""
@@ -123,8 +123,8 @@ def awaited_members(rebalance: Rebalance) -> list[str]:
     return [member_id for member_id in rebalance.waited_for if member_id not in came]
 
 
-def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """Yield the partitions whose records are not consumed, or too slowly (see
+def _lag_findings(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """Yield findings about partitions whose records are not consumed, or too slowly (see
     `kafka_why.lag.definitions`).
     """
     found = troubles(facts.lags, facts.ownership, now_ms)
@@ -138,7 +138,7 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
             keeps = "has not left, unless a rebalance is under way, which the log does not show"
         yield Finding(
             FindingKind.STUCK,
-            f"{_named(worst)} has stood at the same committed offset for {stands} while records come, "
+            f"{_named(worst)} has had the same committed offset for {stands} while records arrive, "
             f"{_behind(lag)}; its owner {named} {keeps}{_more(found.stuck)}",
             lag.stands_since_ms,
         )
@@ -228,8 +228,8 @@ def _main_cause(rebalances: Sequence[Rebalance]) -> str:
     client, times = Counter(map(client_of, rebalances)).most_common(1)[0]
     if times * 2 >= whole:
         kinds = Counter(r.cause.kind for r in rebalances if client_of(r) == client)
-        told = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(3))
-        return f": {client} caused {_of(times, whole)} ({told})"
+        causes = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(3))
+        return f": {client} caused {_of(times, whole)} ({causes})"
     kind, times = Counter(r.cause.kind for r in rebalances).most_common(1)[0]
     return f": before {_of(times, whole)} {_SENTENCES[kind].format(client='a member')}"
 

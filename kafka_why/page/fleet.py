@@ -21,11 +21,11 @@ from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, 
 from kafka_why.lag.lag_book import LagBook
 
 WINDOW_MS = 3_600_000
-"""The last hour: of this time all entries are kept."""
+"""The last hour, whose entries are kept."""
 MAX_ENTRIES = 20_000
-"""Entries of one group that are kept. Of a group with more in an hour the oldest go."""
+"""Maximum number of entries kept for one group. The oldest are dropped first."""
 MAX_STARTS = 20
-"""Starts of coordinators that are kept, the newest."""
+"""Maximum number of coordinators' starts that are kept: the newest."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Group:
         return self.view is None and not self.entries
 
     def add(self, entry: AnyHistoryEntry) -> bool:
-        """Keep an entry. Return False for a duplicate, as a reconnected reader sends."""
+        """Keep an entry. Return False for a duplicate, which a reconnected reader may deliver."""
         name = entry.incarnation, entry.seq
         if name in self.names:
             return False
@@ -106,7 +106,7 @@ class Fleet:
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Apply one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
         layout = self._layout
-        assert layout is not None, "it takes records"
+        assert layout is not None, "only a fleet with a layout applies records"
         with self._lock:
             if topic == layout.groups_topic:
                 self._apply_view((key or b"").decode(), value)

@@ -23,7 +23,7 @@ from kafka_why.why.wording import Names, duration_text, shortened
 class CurrentMember(Struct, frozen=True, kw_only=True):
     """A present member. `holds` is its assignment in words.
 
-    `since_ms` is when it got that, None if before the history.
+    `since_ms` is the time of that assignment, or None if it is older than the history.
     """
 
     name: str
@@ -276,7 +276,7 @@ def _summary(figures: Summary) -> str:
 # One rebalance, for its page and `/api/rebalance`: `why`'s words, its phases, who was slow, what moved.
 
 MAX_MEMBERS = 12
-"""Members whose part of a phase is shown, the slowest."""
+"""Maximum number of members shown in a phase: the slowest."""
 LEAST_PERCENT = 0.3
 
 
@@ -354,7 +354,7 @@ def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
     if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.goes_by_epochs:
         joins_ms = ends_ms
     joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
-    # Of a rebalance whose end is lost, the last that is known is its end.
+    # If the end of the rebalance is lost, its last known event counts as the end.
     whole_ms = max(ends_ms, joins_ms or 0, *(one.after_ms for one in joined), 1)
 
     def phase(name: str, kind: str, from_ms: int, to_ms: int) -> PhaseBar:

@@ -22,19 +22,21 @@ from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import Course, course_of
 
 MAX_GROUPS = 32
-"""Groups whose histories, and whose courses, are kept: those that were looked at last."""
-MAX_KEPT_ENTRIES = 120_000
-"""Of all histories that are kept, some 1.8 kB each. The last one is kept also if it has more."""
+"""Maximum number of groups with a cached history or course: the most recently viewed."""
+MAX_CACHED_ENTRIES = 120_000
+"""Maximum number of entries in all cached histories, about 1.8 kB each. The last history stays even if it
+alone has more.
+"""
 _FRESH_MS = WINDOW_MS // 2
 
 Reader: TypeAlias = Callable[[str, int], History]
-"""Reads a group's history from the topic, as far as a report since a time needs it: see
+"""Reads the part of a group's history that a report since a time needs. See
 `kafka_why.why.history.read_history`.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class KeptHistory:
+class CachedHistory:
     """A history that was read from the topic at `at_ms`, and extended up to the fleet's `entries_version`.
 
     It is sufficient for a report since `since_ms`.
@@ -50,10 +52,10 @@ class KeptHistory:
         return len(self.history.entries)
 
 
-K = TypeVar("K", "KeptHistory", "KeptCourse")
+K = TypeVar("K", "CachedHistory", "CachedCourse")
 
 
-def _remember(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
+def _cache(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
     """Cache `made` for a group, and evict the least recently viewed groups above MAX_GROUPS or
     `max_entries`.
     """
@@ -77,9 +79,9 @@ class Histories:
         self._continues = continues
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, KeptHistory] = OrderedDict()
+        self._known: OrderedDict[str, CachedHistory] = OrderedDict()
 
-    def read(self, group_id: str, since_ms: int, now_ms: int) -> KeptHistory:
+    def read(self, group_id: str, since_ms: int, now_ms: int) -> CachedHistory:
         """Return the entries that a report since a time needs, perhaps with duplicates.
 
         There are none for a group whose whole history has exceeded the topic's retention. Raises
@@ -87,14 +89,14 @@ class Histories:
         """
         if not self._continues:
             version = self._fleet.entries_version(group_id)
-            return KeptHistory(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
+            return CachedHistory(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
         with self._lock:
             known = self._known.get(group_id)
         if known is not None and known.since_ms <= since_ms and now_ms - known.at_ms <= _FRESH_MS:
             continued = self._continued(group_id, known)
             if continued is not None:
                 return self._keep(group_id, continued)
-        read = KeptHistory(self._from_topic(group_id, since_ms), since_ms, now_ms)
+        read = CachedHistory(self._from_topic(group_id, since_ms), since_ms, now_ms)
         return self._keep(group_id, self._continued(group_id, read) or read)
 
     def _from_topic(self, group_id: str, since_ms: int) -> History:
@@ -106,7 +108,7 @@ class Histories:
                 raise
             return History([], frozenset(), from_start=False, records_read=0)
 
-    def _continued(self, group_id: str, read: KeptHistory) -> KeptHistory | None:
+    def _continued(self, group_id: str, read: CachedHistory) -> CachedHistory | None:
         """Return the history with the fleet's later entries, or None if the fleet no longer has all of
         them.
         """
@@ -121,9 +123,9 @@ class Histories:
             read, history=replace(read.history, entries=entries), entries_version=facts.entries_version
         )
 
-    def _keep(self, group_id: str, read: KeptHistory) -> KeptHistory:
+    def _keep(self, group_id: str, read: CachedHistory) -> CachedHistory:
         with self._lock:
-            _remember(self._known, group_id, read, MAX_KEPT_ENTRIES)
+            _cache(self._known, group_id, read, MAX_CACHED_ENTRIES)
         return read
 
 
@@ -136,11 +138,13 @@ def _later(
     return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later
 
 
-# Courses: what follows from a history, made again in the background when entries came.
+# Courses of histories (see `kafka_why.why.report.Course`), rebuilt in the background when entries arrive.
 
-MAX_FOLLOWED_ENTRIES = 500_000
-"""The entries of all cached courses, some 0.6 kB each. The last course stays even if it alone has more."""
-MAX_MAKING = 2
+MAX_COURSE_ENTRIES = 500_000
+"""Maximum number of entries in all cached courses, about 0.6 kB each. The last course stays even if it alone
+has more.
+"""
+MAX_BUILDING = 2
 """Courses that are built at the same time. A later request waits, or gets an older course."""
 PART_ENTRIES = 8_000
 """The newest entries, which are shown first when a group is opened. The whole history follows."""
@@ -150,12 +154,12 @@ WHOLE_AFTER_S = 1.0
 """Pause before the whole history is read, so that the browser gets the newest entries and its files first."""
 MANY_ENTRIES = 2_000
 """If the fleet has at least this many entries, no request waits for the whole history."""
-AGED_PATIENCE_S = 0.05
+NEWEST_PATIENCE_S = 0.05
 """Maximum time a request waits for the newest entries if a course without them exists."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCourse:
+class CachedCourse:
     """The course of a group's history from `since_ms` to `until_ms`.
 
     `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
@@ -193,18 +197,20 @@ class Courses:
         self._histories = histories
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(MAX_MAKING, thread_name_prefix="page-courses")
-        self._known: OrderedDict[str, KeptCourse] = OrderedDict()
-        self._making: dict[tuple[str, int], Future[KeptCourse]] = {}
+        self._threads = ThreadPoolExecutor(MAX_BUILDING, thread_name_prefix="page-courses")
+        self._known: OrderedDict[str, CachedCourse] = OrderedDict()
+        self._building: dict[tuple[str, int], Future[CachedCourse]] = {}
         self._awaited: set[str] = set()
 
     def close(self) -> None:
         """Compute no more courses."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def made(self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool) -> KeptCourse:
-        """Return the known course of a group between two times. When more is known, the fleet touches the
-        group.
+    def course(
+        self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool
+    ) -> CachedCourse:
+        """Return a course of a group for a time range, which may miss entries. When they have been processed,
+        the fleet touches the group.
 
         With `is_patient`, wait until only the newest entries of the range are missing. Raises
         HistoryUnavailable if the group is unknown, or KafkaError.
@@ -225,7 +231,7 @@ class Courses:
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
-            return True  # what comes next is awaited
+            return True  # the whole course is being built, and touches the group when it is ready
         if known.entries_version == self._fleet.entries_version(group_id):
             return True
         if (pause_s := known.pause_s()) > 0:
@@ -234,55 +240,55 @@ class Courses:
             self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
         return False
 
-    def _newest(self, group_id: str, known: KeptCourse, now_ms: int) -> KeptCourse:
-        """Return a course with the newest entries, or `known` if computing it is too early, takes long or
-        fails.
+    def _newest(self, group_id: str, known: CachedCourse, now_ms: int) -> CachedCourse:
+        """Return a course with the newest entries. Return `known` if it is too early to build another one, or
+        if that fails or takes longer than NEWEST_PATIENCE_S.
         """
         if known.entries_version == self._fleet.entries_version(group_id):
             return known
         if (pause_s := known.pause_s()) > 0:
             self._touch_after(group_id, pause_s)
             return known
-        making = self._start(group_id, known.since_ms, now_ms)
-        self._wait(group_id, making, AGED_PATIENCE_S)
-        return making.result() if making.done() and making.exception() is None else known
+        building = self._start(group_id, known.since_ms, now_ms)
+        self._wait(group_id, building, NEWEST_PATIENCE_S)
+        return building.result() if building.done() and building.exception() is None else known
 
     def _whole_or_part(
-        self, group_id: str, known: KeptCourse | None, since_ms: int, now_ms: int
-    ) -> KeptCourse:
+        self, group_id: str, known: CachedCourse | None, since_ms: int, now_ms: int
+    ) -> CachedCourse:
         part = None
         if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
-            part = self._of_fleet(group_id, None)
+            part = self._from_fleet(group_id, None)
         if part is not None:
-            self._start_later(group_id, since_ms, now_ms)  # because both at once take long
+            self._start_later(group_id, since_ms, now_ms)  # because both at once would take long
             return part
-        making = self._start(group_id, since_ms, now_ms)
-        self._wait(group_id, making, PATIENCE_S)
-        if making.done():
-            return making.result()
-        part = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
-        return making.result() if part is None else part
+        building = self._start(group_id, since_ms, now_ms)
+        self._wait(group_id, building, PATIENCE_S)
+        if building.done():
+            return building.result()
+        part = known if known is not None and known.is_whole else self._from_fleet(group_id, known)
+        return building.result() if part is None else part
 
     def _start_later(self, group_id: str, since_ms: int, now_ms: int) -> None:
         with self._lock:
             self._awaited.add(group_id)
-        timer = threading.Timer(WHOLE_AFTER_S, self._start_unless_made, [group_id, since_ms, now_ms])
+        timer = threading.Timer(WHOLE_AFTER_S, self._start_unless_cached, [group_id, since_ms, now_ms])
         timer.daemon = True
         timer.start()
 
-    def _start_unless_made(self, group_id: str, since_ms: int, now_ms: int) -> None:
+    def _start_unless_cached(self, group_id: str, since_ms: int, now_ms: int) -> None:
         known = self._look_up(group_id)
         if known is None or not known.is_whole or known.since_ms > since_ms:
             with suppress(RuntimeError):  # it was closed meanwhile
                 self._start(group_id, since_ms, now_ms)
 
-    def _wait(self, group_id: str, making: Future[KeptCourse], patience_s: float) -> None:
+    def _wait(self, group_id: str, building: Future[CachedCourse], patience_s: float) -> None:
         """Wait for a course. If it is late, the group is touched as soon as it is ready."""
-        wait([making], patience_s)
-        if not making.done():
+        wait([building], patience_s)
+        if not building.done():
             with self._lock:
                 self._awaited.add(group_id)
-            if making.done():  # in this moment
+            if building.done():  # since the check above
                 self._touch_awaited(group_id)
 
     def _touch_after(self, group_id: str, pause_s: float) -> None:
@@ -301,35 +307,35 @@ class Courses:
         if is_awaited:
             self._fleet.touch(group_id)
 
-    def _look_up(self, group_id: str) -> KeptCourse | None:
+    def _look_up(self, group_id: str) -> CachedCourse | None:
         with self._lock:
             known = self._known.get(group_id)
             if known is not None:
                 self._known.move_to_end(group_id)
             return known
 
-    def _keep(self, group_id: str, made: KeptCourse) -> KeptCourse:
+    def _keep(self, group_id: str, made: CachedCourse) -> CachedCourse:
         with self._lock:
-            _remember(self._known, group_id, made, MAX_FOLLOWED_ENTRIES)
+            _cache(self._known, group_id, made, MAX_COURSE_ENTRIES)
         return made
 
-    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[KeptCourse]:
+    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedCourse]:
         """Start to compute a course, unless one that begins as early is being computed."""
         with self._lock:
-            for (other_id, other_ms), making in self._making.items():
+            for (other_id, other_ms), building in self._building.items():
                 if other_id == group_id and other_ms <= since_ms:
-                    return making
-            making = self._threads.submit(self._make, group_id, since_ms, now_ms)
-            self._making[group_id, since_ms] = making
-        making.add_done_callback(lambda _: self._is_made(group_id, since_ms))
-        return making
+                    return building
+            building = self._threads.submit(self._build, group_id, since_ms, now_ms)
+            self._building[group_id, since_ms] = building
+        building.add_done_callback(lambda _: self._built(group_id, since_ms))
+        return building
 
-    def _is_made(self, group_id: str, since_ms: int) -> None:
+    def _built(self, group_id: str, since_ms: int) -> None:
         with self._lock:
-            del self._making[group_id, since_ms]
+            del self._building[group_id, since_ms]
         self._touch_awaited(group_id)
 
-    def _make(self, group_id: str, since_ms: int, now_ms: int) -> KeptCourse:
+    def _build(self, group_id: str, since_ms: int, now_ms: int) -> CachedCourse:
         began_s = time.monotonic()
         read = self._histories.read(group_id, since_ms, now_ms)
         history = read.history
@@ -345,7 +351,7 @@ class Courses:
                 from_start=history.from_start,
                 telemetry=history.telemetry,
             )
-        made = KeptCourse(
+        made = CachedCourse(
             course,
             rocketmq,
             history.from_start,
@@ -358,7 +364,7 @@ class Courses:
         )
         return self._keep(group_id, made)
 
-    def _of_fleet(self, group_id: str, known: KeptCourse | None) -> KeptCourse | None:
+    def _from_fleet(self, group_id: str, known: CachedCourse | None) -> CachedCourse | None:
         """Return the course of the fleet's entries of the last hour, or None if none are of Kafka's
         protocol.
         """
@@ -370,7 +376,7 @@ class Courses:
         ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
         course = course_of(ours, from_start=False)
         first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
-        part = KeptCourse(
+        part = CachedCourse(
             course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False
         )
         with self._lock:

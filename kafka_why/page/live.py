@@ -22,16 +22,16 @@ class HeldVersion:
     """
 
     def __init__(self) -> None:
-        self._told: int | None = None
+        self._sent: int | None = None
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
         """Return the version to send to the page. `is_shown` is called only if it is new."""
-        if self._told is not None and newest != self._told:
+        if self._sent is not None and newest != self._sent:
             if self._held_from_s is None:
                 self._held_from_s = now_s
             if now_s - self._held_from_s < HOLD_S and not is_shown():
-                return self._told
+                return self._sent
         self._held_from_s = None
-        self._told = newest
+        self._sent = newest
         return newest

@@ -20,8 +20,10 @@ from kafka_why.page.words import thousands
 from kafka_why.why.model import CauseKind, Rebalance
 from kafka_why.why.wording import count
 
-GROUPS_KEPT = 5
-"""Groups of a line that are named, those with most of its rebalances first. The others are counted."""
+GROUPS_NAMED = 5
+"""Maximum number of groups named in a line, those with most of its rebalances first. The others are only
+counted.
+"""
 
 
 class MemberGrouping(StrEnum):
@@ -31,7 +33,7 @@ class MemberGrouping(StrEnum):
     HOST = "host"
 
 
-class OfGroup(Struct, frozen=True):
+class GroupRebalances(Struct, frozen=True):
     """A group in which a client is a member, or was a member when it caused rebalances."""
 
     group_id: str
@@ -41,7 +43,7 @@ class OfGroup(Struct, frozen=True):
 class MemberLine(Struct, frozen=True, kw_only=True):
     """The line of a client id or a host.
 
-    `groups` has at most GROUPS_KEPT of the `groups_number` groups. `partitions` is None if no member's are
+    `groups` has at most GROUPS_NAMED of the `groups_number` groups. `partitions` is None if no member's are
     known. `causes` has the number of rebalances of the last hour by kind of cause.
     """
 
@@ -51,7 +53,7 @@ class MemberLine(Struct, frozen=True, kw_only=True):
     rebalances: int
     causes: dict[str, int]
     groups_number: int
-    groups: list[OfGroup]
+    groups: list[GroupRebalances]
 
 
 class Members(Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ EMPTY = Members(lines={by: [] for by in MemberGrouping})
 
 
 @dataclass(frozen=True, slots=True)
-class OfView:
+class ViewMembers:
     """A view, and the number of partitions of each member whose assignment is known."""
 
     view: AnyView
@@ -97,14 +99,14 @@ class OfView:
         return view.truncated and not there
 
 
-def of_view(view: AnyView) -> OfView:
+def view_members(view: AnyView) -> ViewMembers:
     """Count the partitions of each member, or of none if an assignment is unknown or unreadable."""
     if not isinstance(view, GroupSnapshot) or (not view.consumer and view.protocol_type != PROTOCOL_TYPE):
-        return OfView(view, {})
+        return ViewMembers(view, {})
     try:
-        return OfView(view, {m.member_id: len(m.held()) for m in view.members})
+        return ViewMembers(view, {m.member_id: len(m.held()) for m in view.members})
     except ProtocolError:
-        return OfView(view, {})
+        return ViewMembers(view, {})
 
 
 @dataclass(slots=True)
@@ -121,8 +123,8 @@ class _Sum:
             self.partitions = (self.partitions or 0) + partitions
 
     def line(self, name: str) -> MemberLine:
-        # A negative number first, because tuples are compared without a call.
-        first = nsmallest(GROUPS_KEPT, [(-number, group_id) for group_id, number in self.groups.items()])
+        # Tuples with the negative number first need no key function, which would be slower.
+        first = nsmallest(GROUPS_NAMED, [(-number, group_id) for group_id, number in self.groups.items()])
         return MemberLine(
             name=name,
             members=self.members,
@@ -130,7 +132,7 @@ class _Sum:
             rebalances=self.causes.total(),
             causes=dict(self.causes.most_common()),
             groups_number=len(self.groups),
-            groups=[OfGroup(group_id, -number) for number, group_id in first],
+            groups=[GroupRebalances(group_id, -number) for number, group_id in first],
         )
 
 
@@ -143,7 +145,7 @@ class MembersSum:
         self._of_nobody: Counter[str] = Counter()
         self._rebalances = self._cut = 0
 
-    def add(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
+    def add(self, facts: GroupFacts, seen: ViewMembers, rebalances: Sequence[Rebalance]) -> None:
         """Add a group with the rebalances of its last hour."""
         self._cut += seen.is_cut
         group_id = facts.group_id
@@ -221,13 +223,13 @@ def causes_text(causes: Mapping[str, int]) -> str:
     return ", ".join(f"{number} x {kind}" for kind, number in causes.items())
 
 
-_OFTEN_ASKED = (CauseKind.SESSION_TIMEOUT, CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT)
+_COMMON_CAUSES = (CauseKind.SESSION_TIMEOUT, CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT)
 
 
 def columns_of(line: MemberLine) -> Iterator[int]:
     """Yield the numbers of rebalances by session timeouts, joins, leaves, and other causes."""
-    yield from (line.causes.get(kind, 0) for kind in _OFTEN_ASKED)
-    yield sum(number for kind, number in line.causes.items() if kind not in _OFTEN_ASKED)
+    yield from (line.causes.get(kind, 0) for kind in _COMMON_CAUSES)
+    yield sum(number for kind, number in line.causes.items() if kind not in _COMMON_CAUSES)
 
 
 class MembersSelection(Struct, frozen=True, kw_only=True):

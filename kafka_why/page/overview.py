@@ -15,7 +15,7 @@ from kafka_why.lifetimes import BackgroundThread
 from kafka_why.now import now_ms
 from kafka_why.page.findings import Finding, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
-from kafka_why.page.members import EMPTY, Members, MembersSum, OfView, of_view
+from kafka_why.page.members import EMPTY, Members, MembersSum, ViewMembers, view_members
 from kafka_why.page.timeline import rebalance_end_ms
 from kafka_why.rocketmq_group import group_state
 from kafka_why.why.model import RebalanceOutcome
@@ -27,7 +27,7 @@ INTERVALS = 30
 PAGE_LINES = 100
 LINES_INTERVAL_S = 0.5
 MEMBERS_INTERVAL = 5
-"""The clients and hosts are made again after so many times as long as that takes, with the lines."""
+"""The pause before the clients and hosts are computed again, as a multiple of the time that this takes."""
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
@@ -68,7 +68,7 @@ class GroupLine(Struct, frozen=True, kw_only=True):
         return bool(self.findings)
 
 
-class _OfHour(NamedTuple):
+class _LastHour(NamedTuple):
     """The last hour of a group, computed from its entries.
 
     It is valid until a new entry, or until `until_ms`, when the oldest rebalance becomes older than an hour.
@@ -91,9 +91,9 @@ class OverviewThread(BackgroundThread):
         self._fleet = fleet
         self._overview = Overview(fleet)
         self.version = 0
-        """The fleet's version that the lines have at least."""
+        """The fleet's version when the lines were computed. They may be newer."""
         self.lines: list[GroupLine] = []
-        """Those of some seconds ago at most, or of as long ago as making them takes."""
+        """The lines. They are some seconds old at most, or as old as computing them takes."""
         self.members: Members = EMPTY
         """The clients and hosts of the same moment."""
 
@@ -109,7 +109,7 @@ class OverviewThread(BackgroundThread):
             if with_members:
                 ended_s = time.monotonic()
                 members_from_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
-            # A third of the interpreter at most, because readers need it too.
+            # This thread uses at most a third of the interpreter's time, because readers need it, too.
             pause_s = max(LINES_INTERVAL_S, 2 * (time.monotonic() - began_s))
 
 
@@ -120,10 +120,10 @@ class Overview:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._known: dict[str, _OfHour] = {}
-        self._seen: dict[str, OfView] = {}
+        self._known: dict[str, _LastHour] = {}
+        self._seen: dict[str, ViewMembers] = {}
         self.members: Members = EMPTY
-        """The clients and hosts of the groups of the last `lines` that made them."""
+        """The clients and hosts of all groups, as the last call of `lines` with `with_members` found them."""
 
     def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
         """Return a line for each existing group, the unwell ones first, then those that rebalanced most.
@@ -145,24 +145,24 @@ class Overview:
             self.members = members.members()
         return sorted(found, key=_urgency)
 
-    def _add_members(self, members: MembersSum, facts: GroupFacts, known: OfView | None) -> None:
+    def _add_members(self, members: MembersSum, facts: GroupFacts, known: ViewMembers | None) -> None:
         assert facts.view is not None, "a group with a line has a view"
         if known is None or known.view is not facts.view:
-            known = of_view(facts.view)
+            known = view_members(facts.view)
         self._seen[facts.group_id] = known
         of_hour = self._known.get(facts.group_id)
         members.add(
             facts, known, () if of_hour is None or of_hour.report is None else of_hour.report.rebalances
         )
 
-    def _line(self, facts: GroupFacts, known: _OfHour | None, now_ms: int) -> GroupLine | None:
+    def _line(self, facts: GroupFacts, known: _LastHour | None, now_ms: int) -> GroupLine | None:
         view = facts.view
         if view is None:
             return None
         if isinstance(view, RocketMqSnapshot):
             return _rocketmq_line(facts, view, now_ms)
         if known is None or known.version != facts.entries_version or known.until_ms < now_ms:
-            known = _of_hour(facts, view, now_ms)
+            known = _last_hour(facts, view, now_ms)
         self._known[facts.group_id] = known
         of_hour = known.report
         records = [lag.records for lag in facts.lags.values() if lag.records is not None]
@@ -175,7 +175,7 @@ class Overview:
             lag_records=sum(records) if records else None,
             lag_ms=max((lag.ms for lag in facts.lags.values() if lag.ms is not None), default=None),
             rebalances=0 if of_hour is None else of_hour.summary.rebalances,
-            not_stable=shares(known.not_settled if facts.entries else _now(view), now_ms),
+            not_stable=shares(known.not_settled if facts.entries else _current_span(view), now_ms),
             changed_ms=view.last_rebalance_at_ms,
             change=known.change if known.reason == view.last_rebalance_reason else view.last_rebalance_reason,
             findings=findings(facts, of_hour, now_ms),
@@ -205,10 +205,10 @@ def _urgency(line: GroupLine) -> tuple[object, ...]:
     return gravest, -line.rebalances, line.group_id
 
 
-def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
+def _last_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _LastHour:
     ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
     if not ours:
-        return _OfHour(facts.entries_version, math.inf, None, [], "", "")
+        return _LastHour(facts.entries_version, math.inf, None, [], "", "")
     course = course_of(ours, from_start=False)
     made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
     ends_ms = (
@@ -217,7 +217,7 @@ def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
     reason = view.last_rebalance_reason
     not_settled = [*_not_settled(_states(course))]
-    return _OfHour(facts.entries_version, until_ms, made, not_settled, reason, course.names.put_in(reason))
+    return _LastHour(facts.entries_version, until_ms, made, not_settled, reason, course.names.put_in(reason))
 
 
 def _states(course: Course) -> Iterator[Span]:
@@ -230,7 +230,7 @@ def _states(course: Course) -> Iterator[Span]:
     yield from course.states
 
 
-def _now(view: GroupSnapshot) -> Iterator[Span]:
+def _current_span(view: GroupSnapshot) -> Iterator[Span]:
     return _not_settled([Span(view.state, view.state_timestamp_ms)])
 
 

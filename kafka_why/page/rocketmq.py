@@ -39,8 +39,8 @@ MAX_CHANGES = 100
 """Changes that are listed below the picture, the newest."""
 LABEL_PERCENT = 6
 """A mark that is wider has its number of connections as a label."""
-MAX_TOLD = 200
-"""Times at which a lane shows that its client was told, the newest."""
+MAX_NOTIFICATIONS = 200
+"""Maximum number of notifications shown in a lane: the newest."""
 
 
 class ChangeLine(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ def rocketmq_page(
         picture=_picture(whole, within, limits_ms, now_ms, unfolded=unfolded),
         changes=[_line(change) for change in reversed(within[-MAX_CHANGES:])],
         changes_number=len(within),
-        text=report_text(shown, Clock())[:],  # a plain str, which JSON can have
+        text=report_text(shown, Clock())[:],  # a plain str, because msgspec encodes no subclass of str
     )
 
 
@@ -108,10 +108,10 @@ def _sentence(within: Sequence[Change], whole: Report, clients: int) -> str:
     there = f"It has {least}{count(clients, 'client')}" if clients or least else "It has no clients"
     if not within:
         return f"{there}. Nothing changed in this time."
-    told = sum(change.notification is not None for change in within)
+    notifications = sum(change.notification is not None for change in within)
     most = Counter(change.kind for change in within).most_common(4)
     causes = ", ".join(f"{number} x {kind}" for kind, number in most)
-    notified = f"; all connections were told {count(told, 'time')}"
+    notified = f"; all connections were notified {count(notifications, 'time')}"
     return f"{there}. It changed {count(len(within), 'time')} in this time: {causes}{notified}."
 
 
@@ -119,7 +119,7 @@ def _line(change: Change) -> ChangeLine:
     return ChangeLine(
         number=change.number,
         at_ms=change.at_ms,
-        sentence=_what(change),
+        sentence=_change_text(change),
         reason="; ".join(dict.fromkeys(concerned.reason for concerned in change.concerned[:5])),
         told=change.notification or "",
         clients=len({c.client_id for c in change.consumers}) if change.complete else None,
@@ -127,7 +127,7 @@ def _line(change: Change) -> ChangeLine:
     )
 
 
-def _what(change: Change) -> str:
+def _change_text(change: Change) -> str:
     """Return a change as text, such as `client left: worker-2`."""
     names = [one.client_id for one in change.traps] or [
         c.client_id for c in change.concerned if c.client_id is not None
@@ -155,7 +155,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
     incarnation = ""
     for change in changes:
         if change.incarnation != incarnation:
-            # Another life of the group: no connection outlives it, and its end is not in the history.
+            # A new incarnation: the connections of the previous one ended at a time that the history lacks.
             _set(lanes, {}, change.at_ms)
             incarnation = change.incarnation
         there = connections_by_client(change.consumers)
@@ -185,7 +185,7 @@ def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) ->
 
 def _reason(change: Change, client_id: str) -> str:
     found = next((c.reason for c in change.concerned if c.client_id == client_id), None)
-    return f"{client_id} went: {found or change.kind}"
+    return f"{client_id} left: {found or change.kind}"
 
 
 def _picture(
@@ -208,8 +208,8 @@ def _picture(
 
 
 def _band_text(change: Change) -> str:
-    told = f"; told: {change.notification}" if change.notification else "; nobody was told"
-    return f"#{change.number} {_what(change)}{told}"
+    notified = f"; notified: {change.notification}" if change.notification else "; no client was notified"
+    return f"#{change.number} {_change_text(change)}{notified}"
 
 
 def _point(scale: TimeScale, at_ms: int) -> float:
@@ -224,7 +224,7 @@ def _row(lane: _ClientLane, y: int, scale: TimeScale, now_ms: int) -> LaneRow:
         y=y,
         marks=list(_marks(lane, scale, now_ms)),
         gone=[(_point(scale, at_ms), text) for at_ms, text in lane.gone if scale.has(at_ms)],
-        told=list(_told(lane, scale)),
+        told=list(_notifications(lane, scale)),
     )
 
 
@@ -237,19 +237,19 @@ def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
         x = max(place[0], end)
         width = round(place[0] + place[1] - x, 3)
         if width <= 0 or x >= 100:
-            continue  # the one before it has its place
+            continue  # the previous mark covers it
         end = round(x + width, 3)
         lasted = duration_text(end_ms(span, now_ms) - span.from_ms)
         if span.what == HOLDS:
-            yield Mark(x, width, HOLDS, f"{lane.member_id} is there, holds queues by its own view, {lasted}")
+            yield Mark(x, width, HOLDS, f"{lane.member_id} connected, holds queues by its own view, {lasted}")
         else:
             on = f"{span.partitions} connections at once"
             label = f"x {span.partitions}" if width > LABEL_PERCENT else ""
             yield Mark(x, width, GIVES, f"{lane.member_id} is on {on}, {lasted}", label)
 
 
-def _told(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
+def _notifications(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
     """Yield the position and text of each notification of a client, merged where positions are equal."""
-    within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_TOLD:]
+    within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_NOTIFICATIONS:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
         yield x, f"{lane.member_id} was notified that the clients have changed"

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_CREDENTIAL_CHARS = 4_096
-"""Of an Authorization header; a longer one is refused unread."""
+"""Maximum length of an Authorization header. A longer one is refused unread."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -51,7 +51,7 @@ class Access:
         self._token = None if token is None else sha256(token.encode()).digest()
 
     @property
-    def asks(self) -> bool:
+    def requires_login(self) -> bool:
         """True if readers have to authenticate."""
         return self._has_password is not None or self._token is not None
 
@@ -61,10 +61,10 @@ class Access:
             return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READS)})
         if _is_of_other_site(headers):
             return PlainTextResponse("Another site may not read the page.\n", 403)
-        if self.asks:
+        if self.requires_login:
             return None if self._is_known(headers.get("authorization", "")) else _unauthorized()
         if headers.get("host", "").lower() not in self._hosts:
-            return PlainTextResponse("The page has another name.\n", 421)
+            return PlainTextResponse("The page does not answer to this host name.\n", 421)
         return None
 
     def _is_known(self, authorization: str) -> bool:
@@ -121,7 +121,7 @@ def _is_of_other_site(headers: Headers) -> bool:
 
 def _unauthorized() -> PlainTextResponse:
     return PlainTextResponse(
-        "The page asks for a user and a password, or for a token.\n",
+        "The page requires_login for a user and a password, or for a token.\n",
         401,
         {"WWW-Authenticate": 'Basic realm="group-coordinator", charset="UTF-8"'},
     )

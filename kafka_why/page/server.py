@@ -14,7 +14,7 @@ from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
 from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
 from kafka_why.page.commands import CoordinatorLog
-from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
+from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import OverviewThread
@@ -30,58 +30,60 @@ from kafka_why.why.history import History, HistoryUnavailable, read_history
 from kafka_why.why.offsets_topic import read_offsets_topic
 
 
-class _Read(NamedTuple):
-    """The readers of the page's data, whose fields are those of `PageSources`, and the threads to start."""
+class _DataSource(NamedTuple):
+    """A source of the page's data: `followers` are the threads to start, the other fields those of
+    `PageSources`.
+    """
 
     fleet: Fleet
     histories: Histories
     followers: tuple[BackgroundThread, ...]
     read_age_s: Callable[[], float]
     service_topics: ServiceTopics | None = None
-    deliveries: KeptDeliveries = NO_DELIVERIES
+    deliveries: DeliveriesCache = NO_DELIVERIES
     remarks: Callable[[], list[str]] = list
     polled: Callable[[str], PolledPage] | None = None
 
 
-def _of_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _Read:
+def _from_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _DataSource:
     fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
     follower = GroupsFollower(client_config, layout, fleet)
-    return _Read(
+    return _DataSource(
         fleet,
         Histories(partial(read_history, client_config, layout), fleet),
         (follower, ServiceFollower(client_config, layout, topics)),
         follower.read_age_s,
         topics,
-        KeptDeliveries(partial(read_deliveries, client_config, layout)),
+        DeliveriesCache(partial(read_deliveries, client_config, layout)),
     )
 
 
-def _of_polls(client_config: ClientConfig) -> _Read:
+def _from_polls(client_config: ClientConfig) -> _DataSource:
     fleet = Fleet()
     follower = PollingFollower(client_config, fleet)
     histories = Histories(follower.history, fleet, continues=False)
-    return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
+    return _DataSource(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
 
 
-def _of_offsets_topic(client_config: ClientConfig) -> _Read:
+def _from_offsets_topic(client_config: ClientConfig) -> _DataSource:
     fleet = Fleet()
     follower = OffsetsFollower(client_config, fleet)
 
     def history(group_id: str, since_ms: int) -> History:
         return read_offsets_topic(client_config, group_id, since_ms)
 
-    # What is read for one group begins earlier, so its entries have other numbers than those of the fleet.
+    # One group's history is read from an earlier offset, so its entries have other numbers than the fleet's.
     histories = Histories(history, fleet, continues=False)
-    return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
+    return _DataSource(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
 
 
-def _of_rocketmq(servers: RocketMqServers) -> _Read:
+def _from_rocketmq(servers: RocketMqServers) -> _DataSource:
     def history(group_id: str, _: int) -> History:
         raise HistoryUnavailable(f"group {group_id} is known by polls only")
 
     fleet = Fleet()
     follower = ClusterFollower(servers, fleet)
-    return _Read(
+    return _DataSource(
         fleet,
         Histories(history, fleet),
         (follower,),
@@ -91,28 +93,28 @@ def _of_rocketmq(servers: RocketMqServers) -> _Read:
     )
 
 
-_FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _of_offsets_topic, BrokersOwn.POLLS: _of_polls}
+_FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _from_offsets_topic, BrokersOwn.POLLS: _from_polls}
 
 
-def _read_from(
+def _data_source(
     client_config: ClientConfig | None, source: TopicLayout | BrokersOwn | RocketMqServers
-) -> _Read:
+) -> _DataSource:
     if isinstance(source, RocketMqServers):
-        return _of_rocketmq(source)
+        return _from_rocketmq(source)
     assert client_config is not None, "a source in Kafka's cluster has the cluster's settings"
     if isinstance(source, TopicLayout):
-        return _of_our_topics(client_config, source)
+        return _from_our_topics(client_config, source)
     return _FALLBACKS[source](client_config)
 
 
 class Page(Startable):
     """A server of the page on a listening socket, from `start` to `stop`.
 
-    `source` is the data's source, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
+    `source` is where the data is, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
     only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
     connect to, `metrics_url` that of the coordinator's metrics, `log` the location of its log. Each is None
-    if unknown; without `log` nobody can ask for `whatif` and `replay`. `watches_broker`: groups that use the
-    broker's own coordinator are shown, because none should.
+    if unknown; without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also
+    shows groups that use the broker's own coordinator, because none should.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Page(Startable):
         metrics_url: str | None = None,
         watches_broker: bool = False,
     ) -> None:
-        read = _read_from(client_config, source)
+        read = _data_source(client_config, source)
         fleet, histories = read.fleet, read.histories
         self._followers = read.followers
         self._overview = overview = OverviewThread(fleet)
@@ -162,7 +164,7 @@ class Page(Startable):
         self._web.start()
 
     def stop(self) -> None:
-        """Stop the threads and the server. This takes as long as a request to the brokers at most."""
+        """Stop the threads and the server. This takes at most as long as one request to the brokers."""
         self._web.stop()
         if self._broker_groups is not None:
             self._broker_groups.stop()

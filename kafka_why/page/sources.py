@@ -6,7 +6,7 @@ from typing import NamedTuple
 from kafka_why.broker_groups import BrokerGroup
 from kafka_why.now import now_ms
 from kafka_why.page.commands import CoordinatorLog
-from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
+from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import Members
@@ -23,7 +23,7 @@ class PageSources(NamedTuple):
     `lines_version`. `read_age_s` is the age of the last read of the topics. `service_topics` is None for the
     brokers' own topic, and `remarks` say how much of that was read. `service_state` and `log` are None if the
     coordinator's are unknown. `broker_groups` are those of the embedded broker's coordinator. `polled`
-    makes the page of a group of a RocketMQ cluster.
+    returns the page of a group of a RocketMQ cluster.
     """
 
     fleet: Fleet
@@ -36,7 +36,7 @@ class PageSources(NamedTuple):
     service_topics: ServiceTopics | None
     service_state: StateReader | None
     connect_to: str
-    deliveries: KeptDeliveries = NO_DELIVERIES
+    deliveries: DeliveriesCache = NO_DELIVERIES
     log: CoordinatorLog | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list
     remarks: Callable[[], list[str]] = list

@@ -28,11 +28,11 @@ LANE_PX, BANDS_PX, AXIS_PX = 36, 34, 22
 LEAST_PERCENT = 0.05
 """The minimum width of a mark, unless the next mark is closer: half a point of a picture 1,000 wide."""
 PIXEL_PERCENT = 0.1
-"""Of such a picture. Marks that are narrower are drawn as one, if they follow each other."""
+"""A pixel of such a picture. Successive marks that are narrower are drawn as one."""
 MAX_MARKS = 2_000
-"""In all lanes. Of a picture with more, marks are drawn as one up to a greater width."""
+"""Maximum number of marks in all lanes. In a picture with more, wider marks are drawn as one, too."""
 LEAST_MARKS = 20
-"""In each lane, however many lanes there are."""
+"""Marks that each lane may have, however many lanes there are."""
 MAX_TICKS = 6
 _HOUR_S, _DAY_S = 3_600, 86_400
 _OF_HOURS_S = (_HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S)
@@ -270,7 +270,7 @@ def _marks(name: str, spans: Sequence[Span], scale: TimeScale, now_ms: int, most
     later_x = [x for _, (x, _) in places[1:]]
     for (run, (x, width)), later in zip_longest(places, later_x):
         width = width if later is None else min(width, round(later - x, 3))
-        if width > 0:  # else the one after it begins at the same thousandth of a per cent
+        if width > 0:  # else the next mark begins at the same thousandth of a per cent
             yield _mark(name, run, x, width, now_ms)
 
 
@@ -303,12 +303,12 @@ def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -
     for what, partitions in longest:
         kinds[_MARKS[what]] += lasted[what, partitions]
     kind = SILENT if SILENT in kinds else max(kinds, key=lambda kind: kinds[kind])
-    told = ", ".join(f"{_words(*state)}, {duration_text(lasted[state])}" for state in longest)
+    states = ", ".join(f"{_state_text(*state)}, {duration_text(lasted[state])}" for state in longest)
     label = str(longest[0][1]) if kind == HOLDS and len(run) == 1 and width > _LABEL_PERCENT else ""
-    return Mark(x, width, kind, f"{name} {told}", "" if longest[0][1] is None else label)
+    return Mark(x, width, kind, f"{name} {states}", "" if longest[0][1] is None else label)
 
 
-def _words(what: str, partitions: int | None) -> str:
+def _state_text(what: str, partitions: int | None) -> str:
     if what == SILENT:
         return "sent no heartbeat"
     if what == MemberState.HOLDS and partitions is not None:

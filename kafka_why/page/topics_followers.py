@@ -28,10 +28,10 @@ MAX_DEAD_LETTERS = 1_000
 MAX_MESSAGE_CHARS = 400
 MAX_KEY_CHARS = 200
 MAX_PENDING = 20
-"""Open transactions that are named, the oldest."""
-LOOK_INTERVAL_S = 5.0
-"""The pause after a look for a clock record."""
-LOOK_S = 5.0
+"""Maximum number of open transactions that are listed: the oldest."""
+CLOCK_POLL_INTERVAL_S = 5.0
+"""The pause after a poll for a clock record."""
+CLOCK_POLL_S = 5.0
 """The time to wait for a clock record. A coordinator without a replica and members appends one each 2 s."""
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 250
@@ -215,7 +215,7 @@ class ServiceFollower(FollowerThread):
             self._reader(layout.request_record_max_bytes) as clock,
         ):
             behind = self._start(reader)
-            looked_at_s = float("-inf")
+            polled_at_s = float("-inf")
             while not self._stopped.is_set():
                 for record in reader.poll(_POLL_MS):
                     self._apply(record)
@@ -223,9 +223,9 @@ class ServiceFollower(FollowerThread):
                     behind = {}
                 if not behind:
                     self._topics.complete()
-                if not layout.is_observed and time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
-                    self._look(clock)
-                    looked_at_s = time.monotonic()
+                if not layout.is_observed and time.monotonic() - polled_at_s > CLOCK_POLL_INTERVAL_S:
+                    self._poll_clock(clock)
+                    polled_at_s = time.monotonic()
                 self._worked()
 
     def _reader(self, max_record_bytes: int) -> TopicReader:
@@ -264,10 +264,10 @@ class ServiceFollower(FollowerThread):
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
-    def _look(self, clock: TopicReader) -> None:
+    def _poll_clock(self, clock: TopicReader) -> None:
         """Poll for a clock record. One partition is enough, because a ticker appends to all of them."""
         clock.start(end=[TopicPartition(self._layout.requests_topic, 0)])
-        give_up_s = time.monotonic() + LOOK_S
+        give_up_s = time.monotonic() + CLOCK_POLL_S
         while time.monotonic() < give_up_s and not self._stopped.is_set():
             for record in clock.poll(_POLL_MS):
                 if is_clock_record(record.key, record.value):

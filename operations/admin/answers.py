@@ -1,4 +1,4 @@
-"""The coordinator's answers about a group as the group's snapshot."""
+"""Conversion of the coordinator's responses about a group to the group's snapshot."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -81,8 +81,8 @@ def _member(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapsh
 def _member_with_epochs(
     member: ConsumerGroupMemberDescription | ShareGroupMemberDescription,
 ) -> MemberSnapshot:
-    """Return the member. The answer about a share group has no target assignments, so a member that is not at
-    the group's epoch has what it has.
+    """Return the member. A response about a share group has no target assignments, so the target of its
+    members is their present assignment.
     """
     instance_id, pattern, target, type_ = None, "", member.assignment, "share"
     if isinstance(member, ConsumerGroupMemberDescription):
@@ -116,7 +116,7 @@ def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:
 
 
 def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) -> GroupOffsets:
-    """Return the offsets of a group. The description has those that are pending."""
+    """Return the offsets of a group. `description`, if given, has those that are pending."""
     committed = {
         TopicPartition(topic.name, p.partition_index): OffsetWithEpoch(
             p.committed_offset, p.committed_leader_epoch

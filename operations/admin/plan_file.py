@@ -20,7 +20,7 @@ _Form = tuple[str, ...]
 _WITHOUT_GROUP: _Form = ("topic", "partition", "offset")
 _WITH_GROUP: _Form = ("group", *_WITHOUT_GROUP)
 _OTHER_SEPARATORS = (";", "\t", "|")
-# Source: Topic.LEGAL_CHARS. Any other name has a character that does not belong to it.
+# Source: Topic.LEGAL_CHARS.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS_OF_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -98,7 +98,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
-    """Return the form of these that the row has. Raises ValueError if it has none of them."""
+    """Return the one of `forms` that the row has. Raises ValueError if it has none of them."""
     if len(row) == 1 and (separator := next((one for one in _OTHER_SEPARATORS if one in row[0]), None)):
         raise ValueError(f"is separated by {separator!r} instead of a comma")
     if tuple(cell.strip().lower() for cell in row) in (_WITHOUT_GROUP, _WITH_GROUP):

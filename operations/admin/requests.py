@@ -63,7 +63,7 @@ Removed = tuple[ErrorCode, list[ErrorCode]]
 
 
 class GroupRequests:
-    """Sends administrative requests through a client. A missing response raises after its timeout."""
+    """An administrator's requests, sent through a client. A request raises if no response comes in time."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -93,7 +93,7 @@ class GroupRequests:
         }
         answers: dict[str, AnyDescription] = {
             name: answer
-            for (name, _), answer in _of_kafka(asked).items()
+            for (name, _), answer in _accepted(asked).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
         described: Answers = {
@@ -105,7 +105,7 @@ class GroupRequests:
         if changed:
             described |= self.describe(changed)[0]
         return described, {
-            name: offsets_of(answer, answers.get(name)) for name, answer in _of_kafka(fetched).items()
+            name: offsets_of(answer, answers.get(name)) for name, answer in _accepted(fetched).items()
         }
 
     def commit_offsets(
@@ -205,8 +205,8 @@ class GroupRequests:
         return {name: answer.error_code for name, answer in answers.items()}
 
     def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
-        """Drop these pending offsets, as an ABORT marker of their own transaction would do. Return the
-        coordinator's answer for each.
+        """Drop these pending offsets, as an ABORT marker of their own transaction would do. Return the error
+        code of each.
         """
         futures = [self._client.send(self._abort_marker(transaction)) for transaction in pending]
         codes = []
@@ -218,7 +218,7 @@ class GroupRequests:
         return codes
 
     def _abort_marker(self, pending: PendingTransaction) -> TransactionMarker:
-        """Return the marker that would end this transaction by an abort, at its own position."""
+        """Return a marker that aborts this transaction, with the position at which it is pending."""
         return TransactionMarker(
             **self._client.header(pending.group_id),
             waits_for_views=True,
@@ -242,8 +242,8 @@ class ReadOnly(ClientError):
 
 
 class ObservedGroups(TopicsGroups, GroupRequests):
-    """Describes groups of the cluster's own coordinator from the observer's topics. Requests that change a
-    group raise ReadOnly.
+    """Descriptions of groups of the cluster's own coordinator, from the observer's topics. Requests that
+    change a group raise ReadOnly.
     """
 
     @property
@@ -257,9 +257,9 @@ class ObservedGroups(TopicsGroups, GroupRequests):
         """Do not wait: the topics show what the observer has read so far."""
 
 
-def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
-    """Return the responses except those that refuse the group as one of another protocol. The refusal of a
-    ConsumerGroupDescribe and a ShareGroupDescribe is GROUP_ID_NOT_FOUND.
+def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
+    """Return the responses, without refusals because the group is of another protocol. ConsumerGroupDescribe
+    and ShareGroupDescribe are then refused by GROUP_ID_NOT_FOUND.
     """
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}

@@ -63,8 +63,8 @@ Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | T
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """The input of a plan: bounds of every partition in it; committed offsets; for `ToTime` the offsets of
-    the time, None (or missing) if no record has a timestamp at or after it.
+    """The input of a plan: the bounds of its partitions, their committed offsets, and for `ToTime` the first
+    offsets at or after the time. Such an offset is None or missing if no record is that late.
     """
 
     bounds: Mapping[TopicPartition, LogBounds]
@@ -83,7 +83,7 @@ class ResetPlan:
 def plan_reset(
     scenario: Scenario, group_id: str, partitions: Iterable[TopicPartition], known: KnownOffsets
 ) -> ResetPlan:
-    """Return the new offsets of a group. `FromFile` brings its own partitions.
+    """Return the new offsets of a group. `FromFile` has its own partitions.
 
     Offsets that a user names, or shifts to, are limited to the log's bounds. Raises ResetError.
     """
@@ -121,12 +121,12 @@ def _within_bounds(
     plan = ResetPlan({}, [])
     for partition, offset in wanted.items():
         within = bounds[partition]
-        kept = plan.offsets[partition] = max(within.earliest, min(offset, within.latest))
-        if kept != offset:
-            side = "higher than latest" if offset > kept else "lower than earliest"
+        limited = plan.offsets[partition] = max(within.earliest, min(offset, within.latest))
+        if limited != offset:
+            side = "higher than latest" if offset > limited else "lower than earliest"
             plan.warnings.append(
                 f"New offset ({offset}) is {side} offset for topic partition {partition_name(partition)}. "
-                f"Value will be set to {kept}."
+                f"Value will be set to {limited}."
             )
     return plan
 

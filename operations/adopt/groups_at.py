@@ -14,10 +14,10 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.adopt.plan import CommittedPosition, FoundGroup
 
-# This many groups are described in one request. Their offsets are requested side by side.
-_TOGETHER = 100
-# So often a question is asked again because librdkafka has dropped the handle of its server.
-_DROPPED_MAX = 3
+# Maximum number of groups described in one request. Their offsets are requested concurrently.
+_MAX_DESCRIBED = 100
+# Maximum number of retries of a request, each because librdkafka has dropped the handle of its server.
+_MAX_RETRIES = 3
 
 
 class AdoptError(RuntimeError):
@@ -55,8 +55,8 @@ class GroupAdmin:
         """
         ids = list(group_ids)
         found: dict[str, FoundGroup] = {}
-        for first in range(0, len(ids), _TOGETHER):
-            found |= self._read_together(ids[first : first + _TOGETHER])
+        for first in range(0, len(ids), _MAX_DESCRIBED):
+            found |= self._read_together(ids[first : first + _MAX_DESCRIBED])
         return found
 
     def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
@@ -88,7 +88,7 @@ class GroupAdmin:
     ) -> dict[TopicPartition, str]:
         """Commit these offsets without a member. Return Kafka's error for each partition that has one.
 
-        By kafka-python, because librdkafka's admin client ends the metadata with a zero byte.
+        kafka-python sends the request, because librdkafka's admin client adds a zero byte to the metadata.
         """
         wanted = {
             kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
@@ -114,7 +114,7 @@ class GroupAdmin:
         return futures
 
     def _described(self, group_id: str, future: Future[Any]) -> Any:
-        """Return the group's description. Return None if there is no such group."""
+        """Return the group's description, or None if there is no such group."""
         try:
             group = _with_retries(lambda: self._request([group_id])[group_id], future)
         except KafkaException as error:
@@ -124,9 +124,9 @@ class GroupAdmin:
         return None if group.state.name == "DEAD" else group
 
     def _request_offsets(self, group_id: str) -> Future[Any]:
-        asked = [ConsumerGroupTopicPartitions(group_id)]  # librdkafka takes one group a call
+        groups = [ConsumerGroupTopicPartitions(group_id)]  # librdkafka accepts one group per call
         futures = self._admin.list_consumer_group_offsets(
-            asked, require_stable=True, request_timeout=self._timeout_s
+            groups, require_stable=True, request_timeout=self._timeout_s
         )
         future: Future[Any] = futures[group_id]
         return future
@@ -143,24 +143,24 @@ class GroupAdmin:
                 offsets[TopicPartition(found.topic, found.partition)] = at
         return offsets
 
-    def _result(self, ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
+    def _result(self, send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
         try:
-            return _with_retries(ask, asked)
+            return _with_retries(send, sent)
         except KafkaException as error:
             raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
 
 
-def _with_retries(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
-    """Return the answer to a request, or raise KafkaException.
+def _with_retries(send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
+    """Return the response to a request, which `sent` is if it is sent already. Raises KafkaException.
 
     librdkafka drops the handle of a bootstrap server once it has learned the cluster's brokers, and requests
     on that handle fail. So they are sent again.
     """
-    for _ in range(_DROPPED_MAX):
+    for _ in range(_MAX_RETRIES):
         try:
-            return (asked or ask()).result()
+            return (sent or send()).result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError._DESTROY:
                 raise
-            asked = None
-    return ask().result()
+            sent = None
+    return send().result()

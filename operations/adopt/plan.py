@@ -42,7 +42,7 @@ class AdoptDecision(StrEnum):
     MOVED = "moved"
     """The other coordinator has its offsets now."""
     SAME = "same"
-    """The other coordinator has these offsets."""
+    """The other coordinator already has these offsets."""
     EMPTY = "no offsets"
     """There is nothing to move."""
     REFUSED = "refused"

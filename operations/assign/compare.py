@@ -56,8 +56,8 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
     handed_over: int = 0
 
 
-def standing(group: GroupSpec, current: Holdings) -> StrategyResult:
-    """Return the current assignment of those holders that are members."""
+def current_result(group: GroupSpec, current: Holdings) -> StrategyResult:
+    """Return the current assignment as a result, without holders that are not members."""
     return _outcome(NOW, group, current)
 
 
@@ -68,10 +68,10 @@ def outcomes(before: GroupSpec, after: GroupSpec, strategies: Iterable[str]) -> 
     what the same strategy assigned in `before`: the comparison then shows what each strategy moves when a
     member joins or leaves. Raises InputError.
     """
-    return [_dealt(strategy, before, after) for strategy in strategies]
+    return [_result(strategy, before, after) for strategy in strategies]
 
 
-def _dealt(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
+def _result(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
     current = after.current
     if current is None and before.members != after.members:
         current = rounds(strategy, before, {})[-1]

@@ -1,4 +1,4 @@
-"""A live group of the coordinator as the group of a question to `assign`."""
+"""Conversion of a live group of the coordinator to the input of `assign`."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -50,8 +50,8 @@ def live_group(
 
 
 def subscribed_topics(described: GroupSnapshot, topics: Iterable[str]) -> set[str]:
-    """Return all topics that members subscribe to, by name, existing or not, or by a pattern, of the
-    existing `topics`. Raises InputError.
+    """Return the topics that members subscribe to: those that they name, existing or not, and those of the
+    existing `topics` that match their patterns. Raises InputError.
     """
     return {topic for member in described.members for topic in _subscribed(member, topics)}
 

@@ -42,8 +42,8 @@ class TopicRecord(NamedTuple):
 
 
 class Collector:
-    """A maker of a recording's lines from records. Read `log` first, because it shows which answers belong to
-    it.
+    """A selector of the records that belong in a recording, which yields them as lines. Read `log` first,
+    because it shows which answers belong to it.
     """
 
     def __init__(self, header: RecordingHeader) -> None:
@@ -123,8 +123,8 @@ class Collector:
         letter = decode_letter(value)
         group_id = group_named_in(letter.value) or letter.key.decode(errors="replace")
         # A letter without the record is of a parked request that was answered later.
-        is_perhaps = not letter.value and self._is_of_partitions(letter.request)
-        return letter.request in self._nameless or self._header.wants(group_id) or is_perhaps
+        may_belong = not letter.value and self._is_of_partitions(letter.request)
+        return letter.request in self._nameless or self._header.wants(group_id) or may_belong
 
     def _includes_answer(self, value: bytes) -> bool:
         named = decode_answer(value)
@@ -158,7 +158,7 @@ def _output_lines(record: TopicRecord, layout: TopicLayout) -> Iterator[OutputLi
 
 
 class SelectedGroups:
-    """The part of a recording that concerns these groups, by the rules by which `record` selects."""
+    """The part of a recording that concerns these groups, selected by the rules of `record`."""
 
     def __init__(self, recording: Recording, groups: set[str]) -> None:
         self._recording = recording

@@ -41,10 +41,10 @@ class ReplayStep(Generic[K]):
     """A step of a group, and its effects. `letters` are the values of dead letters.
 
     `event` is the request, deadline or takeover, or a `Refusal` if the message was refused before it reached
-    the group. `message` is the message of the log that was being applied, None after the last one; it fired
-    the deadlines that were due before it, too. `at_ms` is the group's time of the step. `is_handled` is True
-    if the recording's last committed batch includes the step. `kept` is the result of `GroupRun`'s `keep`
-    after the step.
+    the group. `message` is the message of the log that was being applied, or None after the last one. Its
+    time fires the deadlines that are due before it. `at_ms` is the group's time of the step. `is_handled` is
+    True if the recording's last committed batch includes the step. `kept` is the result of `GroupRun`'s
+    `keep` after the step.
     """
 
     group_id: str
@@ -69,8 +69,8 @@ class ReplayStep(Generic[K]):
 
 
 class GroupRun(Generic[K]):
-    """The run of one group, whose `timeline` has the group as it is now. `keep` is called with the
-    group after each step; its results go into entries.
+    """The run of one group, whose `timeline` has the present group. `keep` is called with the group after
+    each step. The step has its result as `kept`.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class GroupRun(Generic[K]):
                 is_handled,
                 sent,
                 tuple(
-                    HistoryRecord(said, encode_event(said, self._layout.view_max_bytes))
-                    for said in effects.history
+                    HistoryRecord(record, encode_event(record, self._layout.view_max_bytes))
+                    for record in effects.history
                 ),
                 too_large if failed is None else (*too_large, failed),
                 kept,

@@ -14,7 +14,7 @@ from operations.replay.collect import SelectedGroups
 from operations.replay.group_run import ReplayStep, SentRecord
 from operations.replay.recording import Recording
 from operations.replay.replay import Replay, Until
-from operations.replay.starts import is_recorded, place_of, starts_of
+from operations.replay.starts import is_recorded, position_of, starts_of
 from operations.replay.topic_contents import (
     AnswerName,
     EventName,
@@ -88,7 +88,7 @@ class _Judge:
                 _what(name), DifferenceKind.TWICE, group_id, name, expected=first.value, found=second
             )
         cut = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
-        replay = Replay(self.recording, self._see, late=found.late, first=cut, step=self.step)
+        replay = Replay(self.recording, self._compare_views, late=found.late, first=cut, step=self.step)
         for entry in replay.entries():
             self._compare(entry)
         self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()
@@ -106,7 +106,7 @@ class _Judge:
             skipped=self.skipped,
         )
 
-    def _see(self, group: AnyGroup | None) -> EventName | None:
+    def _compare_views(self, group: AnyGroup | None) -> EventName | None:
         """Compare the group after a step with the topics' views of this moment."""
         if group is None:
             return None
@@ -130,9 +130,9 @@ class _Judge:
             name = answer_name(sent.value)
             self._compare_early(name, sent, entry)
             counts.answers += self._match(self.found.answers, name, sent.value, entry, sent.reply_partition)
-        for said in entry.history:
-            event = EventName(said.entry.group_id, said.entry.incarnation, said.entry.seq)
-            counts.history += self._match(self.found.events, event, said.value, entry)
+        for record in entry.history:
+            event = EventName(record.entry.group_id, record.entry.incarnation, record.entry.seq)
+            counts.history += self._match(self.found.events, event, record.value, entry)
         for letter in entry.letters:
             counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
 
@@ -154,8 +154,8 @@ class _Judge:
         entry: ReplayStep[Any],
         partition: int | None = None,
     ) -> bool:
-        """Compare an expected record with the one on the topics, and take that out of `names`. Return True if
-        there is one and it is to be compared.
+        """Compare an expected record with the one on the topics, and remove the latter from `names`. Return
+        True if it was there and was compared.
         """
         what, group_id = _what(name), entry.group_id
         repeatable = _repeatable(name, value)
@@ -210,7 +210,7 @@ class _Judge:
         return at_ms < max(since, default=0) + CLOCK_SKEW_MS if any(since) else False
 
     def _compare_rest(self) -> None:
-        """Report the records on the topics to which no step of the replay leads."""
+        """Report the records on the topics that no step of the replay produced."""
         found = self.found
         for answer, copy in found.answers.items():
             self._unexpected(RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
@@ -237,9 +237,9 @@ class _Judge:
         self._differ(what, DifferenceKind.UNEXPECTED, _group(name, copy.value), name, found=copy)
 
     def _is_judged(self, request: str, value: bytes) -> bool:
-        """Return True if an answer or dead letter belongs to a request from which its group can be judged."""
+        """Return True if an answer or dead letter is of a request that the replay judges."""
         start = self.starts.get(group_named_in(value))
-        place = place_of(request, self.header)
+        place = position_of(request, self.header)
         if place is None:  # a deadline, a scan, or a request of another topic
             due = _DUE.search(request)
             until_ms = sys.maxsize if self.header.until_ms is None else self.header.until_ms
@@ -254,7 +254,7 @@ class _Judge:
         start = self.starts.get(event.group_id)
         if start is not None and start.incarnation == event.incarnation:
             return event.seq > start.seq
-        place = place_of(event.incarnation, self.header)
+        place = position_of(event.incarnation, self.header)
         return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
 
     def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
@@ -298,10 +298,10 @@ class _Judge:
 
 
 def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
-    """Return what identifies a record that may be there several times, or None if it may not.
+    """Return the identity of a record that may occur several times, or None if it may occur only once.
 
-    One request may cause a message to a connection twice, and a deadline may fail again after its group was
-    released.
+    One request may cause the same message to a connection several times, and a deadline may fail again after
+    its group was released.
     """
     if isinstance(name, AnswerName) and name.connection:
         return name, value

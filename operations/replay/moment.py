@@ -49,7 +49,7 @@ from state.rocketmq.group import RocketMqGroup, next_scan
 from state.rocketmq.protocol import snapshot
 
 # A group with epochs as it was at a moment, by its snapshot: its epochs, and what each member has,
-# gives up and waits for. Of a share group also how far its partitions are.
+# gives up and waits for. For a share group also the states of its partitions.
 
 
 _STATES = {
@@ -134,7 +134,7 @@ Held = dict[TopicPartition, tuple[str, int]]
 """The member that each partition is assigned to, and since when."""
 
 # What happens at a deadline, by the type of the group.
-_WHATS: Mapping[type, Mapping[TimerKind, str]] = {
+_DEADLINE_TEXTS: Mapping[type, Mapping[TimerKind, str]] = {
     ConsumerGroup: {
         TimerKind.HEARTBEAT: "the session of {} ends",
         TimerKind.REBALANCE: "{} has to have given up its partitions",
@@ -172,7 +172,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
 
 def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None) -> Names:
     """Return names for all member ids in the history and in the group."""
-    history = [said.entry for entry in entries for said in entry.history]
+    history = [record.entry for entry in entries for record in entry.history]
     clients = clients_of(entry for entry in history if isinstance(entry, HistoryEntry))
     ids = {member_id for entry in history if (member_id := getattr(entry, "member_id", None))}
     ids.update(group.members if group is not None else ())
@@ -189,9 +189,9 @@ def _holders(entries: Iterable[ReplayStep[bytes]]) -> Held:
     """Return the member that each partition is assigned to, and since when, by the last assignments."""
     found: Held = {}
     for entry in entries:
-        for said in entry.history:
-            if isinstance(said.entry, HistoryEntry):
-                found = _after(said.entry, found)
+        for record in entry.history:
+            if isinstance(record.entry, HistoryEntry):
+                found = _after(record.entry, found)
     return found
 
 
@@ -318,9 +318,9 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
 def _timer_lines(
     group: KafkaGroup, names: Names, at_ms: int, due: Sequence[DeadlineReached], clock: Clock
 ) -> Iterator[str]:
-    whats = _WHATS[type(group)]
+    texts = _DEADLINE_TEXTS[type(group)]
     for deadline in due:
-        what = whats[deadline.kind].format(names.of(deadline.member_id))
+        what = texts[deadline.kind].format(names.of(deadline.member_id))
         yield f"{clock.time(deadline.deadline_ms)}  {_distance(deadline.deadline_ms - at_ms)}  {what}"
     if not due:
         yield "none"

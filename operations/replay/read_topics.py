@@ -1,8 +1,8 @@
-"""The making of a recording from a coordinator's topics and checkpoint. The coordinator may run meanwhile.
+"""Creation of a recording from a coordinator's topics and checkpoint. The coordinator may run meanwhile.
 
 So the order of reading matters. The last committed batch is read first, because its output is on the topics,
 and then the ends of the output topics. The configurations, the outages and the end of the log are read last,
-because all that led to those outputs has to be in the recording.
+because the recording must have everything that led to those outputs.
 """
 
 import tempfile
@@ -80,7 +80,7 @@ def record(
     max_bytes = max(layout.response_record_max_bytes, layout.request_record_max_bytes)
     with TopicReader(client_config, max_record_bytes=max_bytes) as reader:
         if len(reader.partitions_of(layout.requests_topic)) != identity.request_partitions:
-            raise CannotRecord(f"topic {layout.requests_topic} has other partitions than {checkpoint}")
+            raise CannotRecord(f"topic {layout.requests_topic} has not as many partitions as {checkpoint}")
         topics = _Topics(reader, layout, part)
         owner = checkpoint.record()
         if not owner.epochs:
@@ -131,7 +131,7 @@ def _handled(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
 
 
 def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
-    """Return the first offsets after an export. The topics of a state that was moved to new ones begin after
+    """Return the first offsets after an export. If its state was moved to new topics, these begin after
     it.
     """
     if start.header.identity.member_id_namespace != identity.member_id_namespace:

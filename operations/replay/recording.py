@@ -33,7 +33,7 @@ class HandledBatch(Struct, frozen=True):
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True):
-    """The part of a recording that is not records: its origin and bounds, and the inputs beside the log.
+    """The header of a recording: its origin and bounds, and the coordinator's inputs other than the log.
 
     `groups` are the recorded groups, None for all. `begins` and `ends` are the offsets of the recorded part
     of the log by partition. `is_first` names the partitions whose part begins with the first record ever
@@ -67,8 +67,8 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
         )
 
     def admission(self, partition: int) -> Admission:
-        """Return the admission of the messages of a partition. A record that is skipped was never handled
-        before, so that the last configuration says of the whole log what is skipped.
+        """Return the admission of the messages of a partition. A record can be skipped only before it is
+        handled, so the last configuration has the skipped records of the whole log.
         """
         skip = frozenset(self.epochs[-1].skip)
         return Admission(self.layout, partition, self.identity.shards, skip)
@@ -176,7 +176,7 @@ Line = StartLine | LogLine | OutputLine
 
 
 class Recording(Protocol):
-    """A recording, wherever it is. Each call reads it from its beginning."""
+    """A recording in any storage. Each call reads it from its beginning."""
 
     @property
     def header(self) -> RecordingHeader: ...

@@ -45,7 +45,7 @@ class Until:
 class Replayed:
     """A group's entries in their order, and the group at the end (None if there is none).
 
-    `start` is the place where the entries begin if the beginning of the group's log is gone.
+    `start` is where the entries begin if the beginning of the group's log is gone.
     """
 
     group_id: str
@@ -82,10 +82,10 @@ def replay(
 class Replay(Generic[K]):
     """A replay of a recording's groups, all or some. `keep`: see `GroupRun`.
 
-    `late` are requests by id that were applied late, by so many ms: a deadline of a later time had fired
-    before. That depends on more than the log, so it is taken from the history. `first` are the groups that
-    the log does not have from their beginning, with the request that created the group anew: the messages
-    before it are left out. If it is None, all are left out.
+    `late` has the delays in ms of requests that were applied late, by request id, because a deadline of a
+    later time had fired before. The delays depend on more than the log, so they come from the history.
+    `first` has the groups whose beginning the log lacks, with the request that created each of them anew. The
+    messages before that request are left out, or all messages if it is None.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Replay(Generic[K]):
         return self._wanted is None or group_id in self._wanted
 
     def _message(self, message: LogMessage) -> Iterator[ReplayStep[K]]:
-        # No group is known to belong to a partition before its partition is computed.
+        # No group is known to be of the partition, so that the admission computes the partition of each.
         request = self._admissions[message.row.partition].admit(message, lambda _: False)
         is_handled = self._is_handled(message)
         if isinstance(request, Refusal):
@@ -172,6 +172,7 @@ class Replay(Generic[K]):
         yield from run.apply(row, message, is_handled)
 
     def _has_begun(self, group_id: str, request_id: str) -> bool:
+        """Return False for a request before the one with which the replay of its group begins (`first`)."""
         if group_id not in self._first:
             return True
         if self._first[group_id] != request_id:
@@ -180,10 +181,10 @@ class Replay(Generic[K]):
         return True
 
     def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[ReplayStep[K]]:
-        """Fire what a committed batch has fired.
+        """Fire the deadlines that a committed batch has fired.
 
-        Spark calls a group that rests at its next deadline. So what a takeover or another configuration adds
-        before that may not be written yet.
+        Spark calls an idle group only at its next deadline. So the effects of a takeover or of another
+        configuration before that may not be written yet.
         """
         while (due_ms := run.timeline.next_due_ms()) is not None and due_ms <= until_ms:
             yield from run.fire_until(due_ms, is_handled=True)

@@ -1,4 +1,4 @@
-"""The place in a recording from which each group can be judged.
+"""The position in a recording from which each group can be judged.
 
 A group's state is known at the beginning of a topic that has lost no record, at the state that the recording
 begins with, and where a group is created: an incarnation of a group is named after the request that created
@@ -16,7 +16,7 @@ from operations.replay.topic_contents import TopicContents
 
 
 class LogPosition(NamedTuple):
-    """The place of a request in the log. `n` is 0 for a record that is no pack."""
+    """The position of a request in the log. `n` is 0 for a record that is no pack."""
 
     partition: int
     offset: int
@@ -24,7 +24,7 @@ class LogPosition(NamedTuple):
 
 
 class ReplayStart(Struct, frozen=True):
-    """The place where the replay of a group begins.
+    """The position at which the replay of a group begins.
 
     If `is_cut`, the beginning of the log is gone, and the replay begins with `request`, which created the
     group anew. If `request` is then None, the log has no such request, so the group cannot be judged. If not
@@ -40,7 +40,7 @@ class ReplayStart(Struct, frozen=True):
         """Return True if a request of the group is at or after the start."""
         if not self.is_cut:
             return True
-        return self.request is not None and place >= _place(self.request)
+        return self.request is not None and place >= _position(self.request)
 
 
 def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplayStart]:
@@ -56,7 +56,7 @@ def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplaySta
         if not header.wants(group_id):
             continue
         partition = partition_of(group_id, header.layout.request_partitions)
-        places = {incarnation: place_of(incarnation, header) for incarnation in incarnations}
+        places = {incarnation: position_of(incarnation, header) for incarnation in incarnations}
         if partition in header.is_first and None not in places.values():
             continue
         created = [
@@ -68,20 +68,20 @@ def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplaySta
     return starts
 
 
-def place_of(request: str, header: RecordingHeader) -> LogPosition | None:
-    """Return the place of a request, or None if the id is not that of a request of the recorded topic."""
+def position_of(request: str, header: RecordingHeader) -> LogPosition | None:
+    """Return the position of a request, or None if the id is not that of a request of the recorded topic."""
     try:
         topic = record_of(request)[0]
     except ValueError:
         return None
-    return _place(request) if topic == header.identity.requests_topic else None
+    return _position(request) if topic == header.identity.requests_topic else None
 
 
 def is_recorded(place: LogPosition, header: RecordingHeader) -> bool:
-    """Return True if a place is in the recorded part of the log."""
+    """Return True if a position is in the recorded part of the log."""
     return header.begins.get(place.partition, 0) <= place.offset < header.ends.get(place.partition, 0)
 
 
-def _place(request: str) -> LogPosition:
+def _position(request: str) -> LogPosition:
     _, partition, offset = record_of(request)
     return LogPosition(partition, offset, int(request.partition("#")[2] or 0))

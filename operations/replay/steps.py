@@ -17,7 +17,7 @@ from state.config import Configs
 from state.inputs import Failed, Outage, Quarantine, Received
 
 # Fields of requests and answers that say nothing about the group.
-_DULL = frozenset(
+_OMITTED = frozenset(
     {"type", "version", "group_id", "correlation_id", "reply_partition", "api_version", "request", "rule"}
 )
 _MAX_FIELD_CHARS = 60
@@ -42,7 +42,7 @@ class StepBrowser:
         self.at = max(0, min(len(self._entries) - 1, self.at + by))
 
     def next_history(self, direction: int) -> bool:
-        """Go to the next (1) or previous (-1) entry with history. Returns whether there is one."""
+        """Go to the next (1) or previous (-1) entry with history. Return True if there is one."""
         return self._go(direction, lambda entry: bool(entry.history))
 
     def find(self, text: str, direction: int = 1) -> bool:
@@ -65,8 +65,8 @@ class StepBrowser:
 
     def lines(self, number: int) -> list[str]:
         """Return a step's headline, and a line for each history entry."""
-        said = [said.entry.type + ": " + said.entry.reason for said in self._entries[number].history]
-        return [self.headline(number), *(INDENT + self._names.put_in(line) for line in said)]
+        history = [record.entry.type + ": " + record.entry.reason for record in self._entries[number].history]
+        return [self.headline(number), *(INDENT + self._names.put_in(line) for line in history)]
 
     def detail(self) -> VisibleText:
         """Return the entry that is shown, in full: its request, answers and history."""
@@ -151,7 +151,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 def fields_text(fields: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each field that says something about the group. Long values are shortened."""
     for name, value in fields.items():
-        if name not in _DULL and value not in (None, "", [], {}):
+        if name not in _OMITTED and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
             more = "..." if len(text) > _MAX_FIELD_CHARS else ""
             yield f"{name}: {text[:_MAX_FIELD_CHARS]}{more}"
@@ -160,5 +160,5 @@ def fields_text(fields: dict[str, Any]) -> Iterator[str]:
 def searchable(entry: ReplayStep[Any]) -> str:
     """Return the text in which `find` searches: the step, its request and its history as JSON."""
     value = entry.message.value.decode(errors="replace") if entry.message is not None and entry.is_own else ""
-    history = " ".join(said.value.decode(errors="replace") for said in entry.history)
+    history = " ".join(record.value.decode(errors="replace") for record in entry.history)
     return f"{what_text(entry)} {value} {history}"

@@ -16,7 +16,7 @@ MAX_STARTS = 10
 
 def verdict_text(verdict: ReplayVerdict, header: RecordingHeader) -> VisibleText:
     """Format a verdict. The first line says if the topics are identical to the replay."""
-    notes = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
+    notes = [*_header_notes(header), *_extent_notes(verdict), *_start_notes(verdict)]
     lines = [_headline(verdict), *columns(_compared(verdict)), *columns(("Note", note) for note in notes)]
     for number, difference in enumerate(verdict.differences, 1):
         lines += ["", f"#{number}  {difference.what} {difference.how}"]
@@ -49,7 +49,7 @@ def _compared(verdict: ReplayVerdict) -> Lines:
         yield "Repeated", f"{count(verdict.duplicates, 'record')}, each with the same bytes"
 
 
-def _of_header(header: RecordingHeader) -> Iterator[str]:
+def _header_notes(header: RecordingHeader) -> Iterator[str]:
     if len(header.outages) >= OUTAGES_KEPT:
         yield f"only the last {OUTAGES_KEPT} outages are known"
     others = {epoch.code_version for epoch in header.epochs} - {header.code_version}
@@ -57,7 +57,7 @@ def _of_header(header: RecordingHeader) -> Iterator[str]:
         yield f"version {header.code_version} replays what {', '.join(sorted(others))} did"
 
 
-def _of_extent(verdict: ReplayVerdict) -> Iterator[str]:
+def _extent_notes(verdict: ReplayVerdict) -> Iterator[str]:
     if verdict.late:
         yield (
             f"{count(verdict.late, 'request')} applied late, as the history says: a deadline of a later time "
@@ -74,16 +74,16 @@ def _of_extent(verdict: ReplayVerdict) -> Iterator[str]:
         yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
 
 
-def _of_starts(verdict: ReplayVerdict) -> Iterator[str]:
+def _start_notes(verdict: ReplayVerdict) -> Iterator[str]:
     cut = {group_id: start for group_id, start in verdict.starts.items() if start.is_cut}
     for group_id, start in list(cut.items())[:MAX_STARTS]:
         yield start_text(group_id, start)
     if len(cut) > MAX_STARTS:
-        yield f"and {len(cut) - MAX_STARTS} groups more whose log's beginning is gone"
+        yield f"the beginning of the log of {len(cut) - MAX_STARTS} more groups is gone, too"
 
 
 def start_text(group_id: str, start: ReplayStart) -> str:
-    """Return a sentence about the place where the replay begins of a group whose log's beginning is gone."""
+    """Return a sentence that says where the replay of a group begins whose beginning the log lacks."""
     if start.request is None:
         return (
             f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "

@@ -1,4 +1,4 @@
-"""The records on the output topics by their names: answers, history, dead letters and views, each once."""
+"""The records on the output topics by identity: answers, history, dead letters and views, each once."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ class LetterName(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The first copy of a record: its place, and its number among all that were read."""
+    """The first copy of a record: its partition and offset, and its number among all that were read."""
 
     partition: int
     offset: int
@@ -177,7 +177,7 @@ class TopicContents:
         copy = RecordCopy(line.partition, line.offset, value, number)
         match line:
             case AnswerLine(is_early=True) if lists_changed(value):
-                pass  # the log does not lead to it, because it says how far the query was
+                pass  # the log does not determine it, because it depends on the query's progress
             case AnswerLine(is_early=True):
                 self.early[answer_name(value)].append(copy)
             case AnswerLine():

@@ -86,11 +86,11 @@ class GroupChange(Struct, frozen=True):
 def compare_groups(
     group_id: str, before: AnyGroup | None, after: AnyGroup | None, *, ignore_times: bool = False
 ) -> GroupChange | None:
-    """Compare a group in two states, of which one is None if the group is not in it. Returns None if they are
-    equal.
+    """Return the changes of a group between two states, or None if there are none. `before` or `after` is
+    None if that state does not have the group.
 
-    `ignore_times`: differences of times alone do not count, such as those that a heartbeat makes. Positions
-    in the log count as times.
+    With `ignore_times`, changes of times are left out, such as those that a heartbeat makes. Positions in the
+    log count as times.
     """
     if before is None or after is None:
         if before is after:

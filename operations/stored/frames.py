@@ -1,7 +1,7 @@
 """The rows of a state as Parquet files, which Spark SQL, DuckDB, pandas and others read.
 
 A file for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
-`committed_at`. A duration stays a number and keeps it: `session_timeout_ms`.
+`committed_at`. A duration stays a number, and its column keeps the suffix: `session_timeout_ms`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added. The first call writes the file's schema, also without rows."""
+        """Write the rows that were added. The first call writes the file's schema even without rows."""
         columns = [[_cell(getattr(row, name)) for row in self._rows] for name in self._fields]
         self._file.write_table(pa.table(columns, schema=self._schema))
         self.count += len(self._rows)

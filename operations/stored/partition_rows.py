@@ -27,11 +27,11 @@ class OffsetRow(Struct, frozen=True, kw_only=True):
 
 
 class PendingRow(Struct, frozen=True, kw_only=True):
-    """The offset of a partition that is pending in a transaction, by the request with it.
+    """The offset of a partition that is pending in a transaction. `request` is the request that sent it.
 
     `txn_position` is the end of partition `txn_partition` of the markers topic when the request was made: the
-    marker that ends the transaction is there or behind it. `requested_at_ms` is the time of the request,
-    which will be that of the commit.
+    marker that ends the transaction is at or after it. `requested_at_ms` is the time of the request, which
+    will be that of the commit.
     """
 
     group_id: str
@@ -92,8 +92,8 @@ class ShareRow(Struct, frozen=True, kw_only=True):
     """A partition of a share group, and what the share coordinator does with its state: `initializing`,
     `initialized` or `deleting`. One that is initialized and initializing has two rows.
 
-    `task` is the open task of which it is a part, None if there is none, asked for at `asked_at_ms` with
-    `state_epoch` and `start_offset`. `error_code` is that of the last answer, None before one.
+    `task` is the open task that includes the partition, or None. It was requested at `asked_at_ms` with
+    `state_epoch` and `start_offset`. `error_code` is that of the last response, or None before one.
     """
 
     group_id: str

@@ -106,7 +106,8 @@ class StoredMemberRow(Struct, frozen=True, kw_only=True):
     heartbeat of a RocketMQ client.
 
     In a group of the consumer protocol `assignment` is what the member may use, `revoking` what it has to
-    give up, and `target` what the target assignment has for it. `is_classic`: it is on the classic protocol.
+    give up, and `target` what the target assignment has for it. `is_classic` is True for a member on the
+    classic protocol.
     """
 
     group_id: str

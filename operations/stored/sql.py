@@ -13,7 +13,7 @@ from operations.stored.rows import GroupRows, StateTable
 
 
 def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
-    """Make the tables temporary views of Spark, by Parquet files in this folder, which exists."""
+    """Create a temporary view of Spark for each table, from Parquet files written into an existing folder."""
     write_parquet(folder, groups)
     for table in StateTable:
         spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)

@@ -9,16 +9,16 @@ from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
 from operations.stored.rows import AnyRow, GroupRow, GroupRows, StateTable, StoredMemberRow
 
-_EVER_S = 253_402_300_799  # the last second of the year 9999
+_LAST_S = 253_402_300_799  # the last second of the year 9999
 
 
 def time_text(at_ms: int | None) -> str | None:
-    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None for None. A number that is no time
-    before the year 10000 is returned as it is.
+    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None for None. A time outside the years 1970
+    to 9999 is returned as a number.
     """
     if at_ms is None:
         return None
-    if not 0 <= at_ms <= _EVER_S * 1000:
+    if not 0 <= at_ms <= _LAST_S * 1000:
         return str(at_ms)
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 

@@ -1,4 +1,6 @@
-"""The answer to a what-if: what happened, whether the closed loop reproduces it, and what else would have."""
+"""The answer to a what-if: what happened, whether the closed loop reproduces it, and what would have happened
+under other settings.
+"""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +14,7 @@ from operations.whatif.changes import UNCHANGED, Changes
 from operations.whatif.client import SimulatedClient
 from operations.whatif.clients import derive
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
-from operations.whatif.figures import MeasuredRun, judge
+from operations.whatif.figures import MeasuredRun, measure
 from operations.whatif.run import GroupLog, Run, RunStep, SimulatedCoordinator
 from operations.whatif.validation import Validation, validate
 from state.timeline import Row
@@ -40,7 +42,7 @@ class _Simulation:
         self._agenda: list[tuple[LogMoment, int, str, Action]] = []
         self._numbers = count()
         self._own_ids = count()
-        self._asked: dict[str, SimulatedClient] = {}
+        self._senders: dict[str, SimulatedClient] = {}
         self._clients = {
             process.key: SimulatedClient(process, fleet, changes, self) for process in fleet.processes
         }
@@ -53,7 +55,7 @@ class _Simulation:
         while self._turn():
             pass
         self._deliver(self._coordinator.fire_until(self._log.until_ms))
-        senders = {request_id: client.key for request_id, client in self._asked.items()}
+        senders = {request_id: client.key for request_id, client in self._senders.items()}
         return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
 
     def at(self, moment: LogMoment, request_id: str, action: Action) -> None:
@@ -64,9 +66,9 @@ class _Simulation:
 
     def send(self, client: SimulatedClient, moment: LogMoment, request_id: str, request: AnyRequest) -> None:
         """Append a client's request to the log, under its id in the recorded log if that is free."""
-        while not request_id or request_id in self._asked:
+        while not request_id or request_id in self._senders:
             request_id = f"whatif-0-{next(self._own_ids)}"
-        self._asked[request_id] = client
+        self._senders[request_id] = client
         self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
 
     def _turn(self) -> bool:
@@ -85,7 +87,7 @@ class _Simulation:
     def _deliver(self, steps: Iterable[RunStep]) -> None:
         for step in steps:
             for reply in step.effects.replies:
-                client = self._asked.get(reply.response.request)
+                client = self._senders.get(reply.response.request)
                 if client is not None:
                     client.on_response(step.at_ms, reply.response)
 
@@ -113,7 +115,7 @@ RECORDED = "as it was"
 
 @dataclass(frozen=True)
 class WhatIfAnswer:
-    """`tried` is empty if the validation has objections, because the comparison would be worth nothing."""
+    """The answer. If the validation has objections, `tried` is empty, because a comparison is worthless."""
 
     log: GroupLog
     fleet: ClientFleet
@@ -130,12 +132,12 @@ def answer(log: GroupLog, experiments: Sequence[Changes]) -> WhatIfAnswer:
     for changes in experiments:
         changes.configs(log.configs)
     fleet, run = derive(log)
-    recorded = judge(RECORDED, fleet, run)
-    again = judge(UNCHANGED.name, fleet, simulate(fleet, log, UNCHANGED))
+    recorded = measure(RECORDED, fleet, run)
+    again = measure(UNCHANGED.name, fleet, simulate(fleet, log, UNCHANGED))
     validation = validate(recorded, again)
     tried = (
         []
         if validation.objections
-        else [judge(changes.name, fleet, simulate(fleet, log, changes)) for changes in experiments]
+        else [measure(changes.name, fleet, simulate(fleet, log, changes)) for changes in experiments]
     )
     return WhatIfAnswer(log, fleet, recorded, validation, tried)

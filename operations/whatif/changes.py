@@ -22,7 +22,7 @@ class Changes:
     """The settings that an experiment changes. Those that are None stay as they were. `name` is its settings
     in the form of the command line.
 
-    `static`: each client has a `group.instance.id` of its own and sends no LeaveGroup when it stops.
+    With `static`, each client has its own `group.instance.id` and sends no LeaveGroup when it stops.
     """
 
     name: str = "unchanged"
@@ -69,7 +69,7 @@ def parse_changes(settings: Sequence[str]) -> Changes:
         elif name == INSTANCE:
             if value != OF_CLIENT:
                 raise WhatIfError(
-                    f"{INSTANCE} can only be {OF_CLIENT}, which gives each client an instance id of its own, "
+                    f"{INSTANCE} can only be {OF_CLIENT}, which gives each client its own instance id, "
                     f"not {value!r}"
                 )
             changes = replace(changes, static=True)

@@ -1,8 +1,10 @@
-"""A simulated client: a process of the log, with its reactions, against a coordinator that may act otherwise.
+"""A simulated client: a process of the log, with its reactions, against a coordinator that may respond
+differently than in the log.
 
-It behaves as Kafka's consumer does: it joins, syncs, sends heartbeats, joins again when an answer says so. A
-reaction that begins while the process was seen waiting to react in the log ends when that wait ended. Any
-other takes the process's usual time, and is put off while the process stands still.
+It behaves as Kafka's consumer does: it joins, syncs, sends heartbeats, and joins again when a response
+requires it. If the process was waiting to react in the log when a simulated reaction begins, the reaction
+ends when that wait ended. Any other reaction takes the process's usual time, and is postponed while the
+process is paused.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +38,7 @@ from operations.whatif.facts import (
     SentRequest,
     TimeSpan,
 )
-from operations.whatif.observer import FATAL, LOST_ID, read_partitions, says_join
+from operations.whatif.observer import FATAL, LOST_ID, read_partitions, requires_join
 
 Action = Callable[[LogMoment, str], None]
 
@@ -45,7 +47,7 @@ _API_VERSION: Final = 4
 
 
 class SimulationEnvironment(Protocol):
-    """The actions of a client: act later, and send a request."""
+    """The environment of a client, which runs its actions at their times, and sends its requests."""
 
     def at(self, moment: LogMoment, request_id: str, action: Action) -> None: ...
     def send(
@@ -54,14 +56,14 @@ class SimulationEnvironment(Protocol):
 
 
 @dataclass(slots=True)
-class _Waits:
+class _SeenReactions:
     """The reactions of one kind that the log shows, in order. Each is used once."""
 
     seen: Sequence[Reaction]
     first: int = 0  # the first that is not used
 
     def at(self, at_ms: int) -> int | None:
-        """Return the number of the reaction that was under way in the log at this time, None if none was."""
+        """Return the number of the reaction that was in progress in the log at this time, or None."""
         for number in range(self.first, len(self.seen)):
             reaction = self.seen[number]
             if reaction.from_ms > at_ms:
@@ -85,7 +87,7 @@ class SimulatedClient:
         self._changes = changes
         self._environment = environment
         self._instance_id = process.client if changes.static else process.joins[0][1].group_instance_id
-        self._seen = {kind: _Waits(process.reactions.get(kind, ())) for kind in ReactionKind}
+        self._seen = {kind: _SeenReactions(process.reactions.get(kind, ())) for kind in ReactionKind}
         self._generation = -1
         self._sync: SyncGroup | None = None
         self._held: frozenset[TopicPartition] = frozenset()
@@ -127,7 +129,7 @@ class SimulatedClient:
         elif isinstance(response, SyncGroupResponse):
             if self._waits is SyncGroup:
                 self._sync_answered(at_ms, response)
-        elif self._waits is not JoinGroup and says_join(response):
+        elif self._waits is not JoinGroup and requires_join(response):
             self._must_join(at_ms, error)
 
     def _join_answered(self, at_ms: int, response: JoinGroupResponse) -> None:
@@ -168,7 +170,7 @@ class SimulatedClient:
             self._plan_join(ReactionKind.REVOKED, at_ms)
 
     def _refused(self, at_ms: int) -> None:
-        """Give up, unless the process went on after such an answer in the log."""
+        """Give up, unless the process continued after such an answer in the log."""
         self._waits = None
         if self._seen[ReactionKind.ERROR].at(at_ms) is None:
             self._over = True
@@ -176,7 +178,7 @@ class SimulatedClient:
             self._plan_join(ReactionKind.ERROR, at_ms)
 
     def _must_join(self, at_ms: int, error: ErrorCode) -> None:
-        if error is not ErrorCode.REBALANCE_IN_PROGRESS or not self._process.beats_on:
+        if error is not ErrorCode.REBALANCE_IN_PROGRESS or not self._process.beats_while_rebalancing:
             self._stop_beats()
         if not self._join_plan:
             kind = ReactionKind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else ReactionKind.ERROR
@@ -226,7 +228,7 @@ class SimulatedClient:
             self._environment.at(waits.seen[number].to, waits.seen[number].request_id, act)
             return
         stalls = [] if kind is ReactionKind.HEARTBEAT else [stall.span for stall in self._process.stalls]
-        when_ms = _put_off(at_ms + usual_ms, [*self._process.pauses, *stalls])
+        when_ms = _postponed(at_ms + usual_ms, [*self._process.pauses, *stalls])
         if when_ms is not None:
             self._environment.at(LogMoment(when_ms), "", act)
 
@@ -243,20 +245,20 @@ class SimulatedClient:
         self._stop_beats()
         self._join_plan, self._sync, self._waits = 0, None, JoinGroup
         protocols = self._protocols(moment.at_ms)
-        said = self._said(moment.at_ms)
+        recorded = self._recorded_join(moment.at_ms)
         if not consumer_messages.is_cooperative(protocols) or not self.member_id:
             self._held = frozenset()
         changes = self._changes
-        counts = said.partitions_per_topic
+        counts = recorded.partitions_per_topic
         if changes.assignors and any(is_for_coordinator(name) for name in changes.assignors):
             counts = self._fleet.counts_at(moment.at_ms)
         request = replace(
-            said,
+            recorded,
             member_id=self.member_id,
             group_instance_id=self._instance_id,
             protocols=protocols,
-            session_timeout_ms=changes.session_timeout_ms or said.session_timeout_ms,
-            rebalance_timeout_ms=changes.max_poll_interval_ms or said.rebalance_timeout_ms,
+            session_timeout_ms=changes.session_timeout_ms or recorded.session_timeout_ms,
+            rebalance_timeout_ms=changes.max_poll_interval_ms or recorded.rebalance_timeout_ms,
             partitions_per_topic=counts,
         )
         self._environment.send(self, moment, request_id, request)
@@ -298,7 +300,9 @@ class SimulatedClient:
             self._send_leave(moment, request_id, leave)
 
     def _poll_timeout(self, left: SentRequest, span: TimeSpan) -> Action:
-        """Leave because the process does not poll. A static member only pauses its heartbeats until then."""
+        """Return the action of a process that does not poll: it leaves. A static member only sends no
+        heartbeats until the end of `span`.
+        """
 
         def leave(moment: LogMoment, request_id: str) -> None:
             if not self.member_id or self._waits is JoinGroup or self._is_over(moment):
@@ -319,30 +323,32 @@ class SimulatedClient:
         members = [replace(leaving, member_id=self.member_id, group_instance_id=self._instance_id)]
         self._environment.send(self, moment, request_id, replace(left.request, members=members))
 
-    def _said(self, at_ms: int) -> JoinGroup:
+    def _recorded_join(self, at_ms: int) -> JoinGroup:
         """Return the process's last JoinGroup in the log before this time."""
         before = [request for sent_ms, request in self._process.joins if sent_ms <= at_ms]
         return before[-1] if before else self._process.joins[0][1]
 
     def _protocols(self, at_ms: int) -> list[RequestProtocol]:
         return consumer_messages.protocols(
-            self._said(at_ms), self._changes.assignors, self._held, self._claim
+            self._recorded_join(at_ms), self._changes.assignors, self._held, self._claim
         )
 
     def _common(self) -> Header:
-        said = self._process.joins[0][1]
+        recorded = self._process.joins[0][1]
         return {
-            "group_id": said.group_id,
-            "correlation_id": said.correlation_id,
-            "reply_partition": said.reply_partition,
+            "group_id": recorded.group_id,
+            "correlation_id": recorded.correlation_id,
+            "reply_partition": recorded.reply_partition,
             "api_version": _API_VERSION,
-            "client_id": said.client_id,
-            "client_host": said.client_host,
+            "client_id": recorded.client_id,
+            "client_host": recorded.client_host,
         }
 
 
-def _put_off(at_ms: int, spans: Sequence[TimeSpan]) -> int | None:
-    """Return the time, or the end of the spans in which it lies; None if such a span does not end."""
+def _postponed(at_ms: int, spans: Sequence[TimeSpan]) -> int | None:
+    """Return the first time from `at_ms` on that is in none of the spans, or None if such a span does not
+    end.
+    """
     for span in sorted(spans, key=lambda span: span.from_ms):
         if span.holds(at_ms):
             if span.to_ms is None:

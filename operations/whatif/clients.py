@@ -2,7 +2,7 @@
 
 The log is first applied as it is (`operations.whatif.run.open_loop`), so that each request has its answer.
 What the coordinator did to a client (it expired, it was removed) is no fact about the client. Facts are when
-it ran, what it asked for, when it was silent, and how long after each answer it acted.
+it ran, what it requested, when it was silent, and how long after each answer it acted.
 """
 
 from collections import Counter
@@ -43,8 +43,8 @@ class ProcessName(NamedTuple):
 def names_of(observers: Sequence[ProcessObserver], ends: Sequence[LogMoment | None]) -> list[ProcessName]:
     """Return the names of processes in the order of their starts.
 
-    A client is a `group.instance.id`, else a client id on one host. Of processes that ran at the same time,
-    each is a client of its own: `worker#2`.
+    A client is a `group.instance.id`, else a client id on one host. Processes that ran at the same time are
+    different clients, such as `worker` and `worker#2`.
     """
     hosts: dict[str, set[str]] = {}
     for observer in observers:
@@ -67,10 +67,10 @@ def names_of(observers: Sequence[ProcessObserver], ends: Sequence[LogMoment | No
     return names
 
 
-# A process that owes heartbeats and is silent for more than this many of its heartbeat intervals stood still.
+# A process that owes heartbeats has paused if it is silent for more than this many heartbeat intervals.
 PAUSE_INTERVALS: Final = 2
 
-# The time of a reaction that no client of the group was ever seen to make.
+# The assumed time of a reaction that no client of the group has in the log.
 DEFAULT_MS: Final[Mapping[ReactionKind, int]] = MappingProxyType(
     {
         ReactionKind.GIVEN_ID: 10,
@@ -105,7 +105,7 @@ def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
 
 
 class _RequestSorter:
-    """Assigns each request of the log to the process that sent it."""
+    """The requests of the log by the processes that sent them. `request` takes them in order."""
 
     def __init__(self) -> None:
         self.observers: list[ProcessObserver] = []
@@ -214,7 +214,7 @@ def _process(
     until_ms: int,
 ) -> ClientProcess:
     own_interval_ms = _heartbeat_interval_ms([observer], interval_ms)
-    beats_on = observer.beats_while_due or not any(
+    beats_while_rebalancing = observer.beats_while_due or not any(
         gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
     )
     own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
@@ -230,11 +230,17 @@ def _process(
         leave=observer.left,
         reactions=observer.reactions,
         usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in ReactionKind},
-        pauses=list(long_gaps(observer.gaps, PAUSE_INTERVALS * own_interval_ms, beats_on=beats_on)),
+        pauses=list(
+            long_gaps(
+                observer.gaps,
+                PAUSE_INTERVALS * own_interval_ms,
+                beats_while_rebalancing=beats_while_rebalancing,
+            )
+        ),
         stalls=observer.stalls,
         rejoins=observer.rejoins,
         commits=observer.commits,
-        beats_on=beats_on,
+        beats_while_rebalancing=beats_while_rebalancing,
     )
 
 
@@ -258,7 +264,8 @@ def _length_ms(span: tuple[int, int | None]) -> int:
 def _end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> tuple[LogMoment | None, Ending]:
     """Return when and how the process ended.
 
-    It fell silent if it had something to do and did nothing for as long as makes a pause, at the end.
+    A process fell silent if it had something to do at the end, and did nothing for longer than
+    PAUSE_INTERVALS heartbeat intervals.
     """
     if observer.left is not None:
         return observer.left.moment, Ending.LEFT
@@ -295,7 +302,9 @@ def _counts_of(request: AnyRequest | None) -> Iterator[tuple[str, int]]:
 
 
 def _grow(counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int) -> None:
-    """Note a number of partitions. At one time, the greatest holds."""
+    """Record a topic's number of partitions, if it is greater than the last. Of several at one time, only the
+    greatest is kept.
+    """
     known = counts.setdefault(topic, [])
     if known and known[-1][1] >= count:
         return

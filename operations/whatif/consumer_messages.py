@@ -57,18 +57,18 @@ def check_readable(request: JoinGroup) -> None:
 
 
 def protocols(
-    said: JoinGroup, assignors: Sequence[str] | None, held: Iterable[TopicPartition], claim: Claim | None
+    recorded: JoinGroup, assignors: Sequence[str] | None, held: Iterable[TopicPartition], claim: Claim | None
 ) -> list[Protocol]:
-    """Return the protocols of a JoinGroup with the content of `said`.
+    """Return the protocols of a JoinGroup that is otherwise as the recorded one.
 
     If `assignors` is None, the member offers the same assignors. `held` are its current partitions, `claim`
-    is its last assignment, None before the first.
+    is its last assignment, or None before the first.
     """
     owned = tuple(sorted(held))
-    if assignors is None or not said.protocols:
-        return [_updated(protocol, owned, claim) for protocol in said.protocols]
-    recorded = _read(said.protocols[0])
-    plain = Subscription(recorded.topics, rack_id=recorded.rack_id)
+    if assignors is None or not recorded.protocols:
+        return [_updated(protocol, owned, claim) for protocol in recorded.protocols]
+    subscription = _read(recorded.protocols[0])
+    plain = Subscription(subscription.topics, rack_id=subscription.rack_id)
     bare = encode_subscription(plain, version=HIGHEST_VERSION)
     return [_updated(Protocol(name, bare), owned, claim) for name in assignors]
 

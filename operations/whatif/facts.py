@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kafka_why.contract.kafka.requests import AnyRequest, JoinGroup
 
-# The place in the log of an action that no row of the log has: after all rows of the same time.
+# The place of an action that is not in the log: after all rows of the same time.
 NO_PLACE = 1 << 62
 
 
@@ -36,7 +36,7 @@ class LogMoment(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """The client was seen to wait from a time on, and to act at `to`, the request `request_id`."""
+    """A reaction in the log: the client waited from `from_ms` on, and sent request `request_id` at `to`."""
 
     from_ms: int
     to: LogMoment
@@ -44,7 +44,7 @@ class Reaction(NamedTuple):
 
 
 class TimeSpan(NamedTuple):
-    """A time between two others, which do not belong to it. `to_ms` is None if it does not end."""
+    """An open interval of time. `to_ms` is None if it does not end."""
 
     from_ms: int
     to_ms: int | None
@@ -62,7 +62,7 @@ class SentRequest(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A time in which the process did not poll; then it left, at its `max.poll.interval.ms`, by `left`."""
+    """A time in which the process did not poll. It left by `left` when `max.poll.interval.ms` was over."""
 
     span: TimeSpan
     left: SentRequest
@@ -81,12 +81,12 @@ class Ending(StrEnum):
 class ClientProcess:
     """A run of a client.
 
-    `key` is unique; `client` is the lasting name. `joins` are its JoinGroups in order, the first of them at
-    its start; they have the subscriptions, the timeouts, and the protocols. `ends` is the moment of its last
-    request, None if `ending` is RUNS or REFUSED. `leave` is its own LeaveGroup. `pauses` are times in which
-    it did not even send heartbeats. `rejoins` are JoinGroups by its own decision. `usual_ms` is the median
-    time of its reactions. With `beats_on` it also sends heartbeats between REBALANCE_IN_PROGRESS and its
-    JoinGroup.
+    `key` is the unique name of the run, `client` that of all runs of the client. `joins` are its JoinGroups
+    in order, the first of them at its start, with its subscriptions, timeouts and protocols. `ends` is the
+    moment of its last request, or None if `ending` is RUNS or REFUSED. `leave` is its own LeaveGroup.
+    `pauses` are times in which it did not even send heartbeats. `rejoins` are JoinGroups by its own decision.
+    `usual_ms` has the median time of each kind of reaction. `beats_while_rebalancing` is True if it sends
+    heartbeats between REBALANCE_IN_PROGRESS and its JoinGroup.
     """
 
     key: str
@@ -102,7 +102,7 @@ class ClientProcess:
     stalls: Sequence[Stall] = ()
     rejoins: Sequence[SentRequest] = ()
     commits: Sequence[SentRequest] = ()
-    beats_on: bool = True
+    beats_while_rebalancing: bool = True
 
     @property
     def ends_ms(self) -> int | None:

@@ -74,12 +74,12 @@ class _Held:
     window: Window
 
 
-def judge(name: str, fleet: ClientFleet, run: Run) -> MeasuredRun:
+def measure(name: str, fleet: ClientFleet, run: Run) -> MeasuredRun:
     """Return the figures of a run of this fleet, recorded or simulated."""
     history = run.history()
     if not history:
         refused = [process.key for process in fleet.processes]
-        return MeasuredRun(run, RunFigures(name=name, refused=refused), None, {})  # nobody joined
+        return MeasuredRun(run, RunFigures(name=name, refused=refused), None, {})  # no client joined
     found = report(run.group_id, history, run.until_ms)
     held = _held(fleet, run)
     running = {process.key: _running(process, run.until_ms) for process in fleet.processes}

@@ -28,10 +28,10 @@ FATAL = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-# Answers after which the client's member id is worthless.
+# Answers after which the client's member id is invalid.
 LOST_ID = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
-_SAYS_JOIN = LOST_ID | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
+_REQUIRES_JOIN = LOST_ID | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
 
 NEVER = LogMoment(0)
 
@@ -43,7 +43,9 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(slots=True)
 class Gap:
-    """A time without a request of a process that owed heartbeats. `learned`: it knew of a rebalance."""
+    """A time without a request of a process that owed heartbeats. `learned` is True if it knew of a
+    rebalance.
+    """
 
     span: TimeSpan
     learned: bool
@@ -158,7 +160,7 @@ class ProcessObserver:
         elif isinstance(response, SyncGroupResponse):
             if self.waits is SyncGroup:
                 self._sync_answered(at_ms, response)
-        elif self.waits is not JoinGroup and says_join(response):
+        elif self.waits is not JoinGroup and requires_join(response):
             self._must_join(at_ms, error)
         if error is ErrorCode.FENCED_INSTANCE_ID:
             self.fenced = True
@@ -216,7 +218,7 @@ class ProcessObserver:
         self.last_sign = moment
 
 
-def says_join(response: AnyResponse) -> bool:
+def requires_join(response: AnyResponse) -> bool:
     """Return True if the client joins again after this answer to a heartbeat or a commit.
 
     A commit in CompletingRebalance is refused with REBALANCE_IN_PROGRESS. The client has joined already then.
@@ -224,7 +226,7 @@ def says_join(response: AnyResponse) -> bool:
     error = response.error_code
     if isinstance(response, OffsetCommitResponse) and error is ErrorCode.REBALANCE_IN_PROGRESS:
         return False
-    return error in _SAYS_JOIN
+    return error in _REQUIRES_JOIN
 
 
 def read_partitions(assignment: bytes) -> Partitions:
@@ -235,9 +237,9 @@ def read_partitions(assignment: bytes) -> Partitions:
         return frozenset()
 
 
-def long_gaps(gaps: list[Gap], least_ms: int, *, beats_on: bool) -> Iterator[TimeSpan]:
+def long_gaps(gaps: list[Gap], least_ms: int, *, beats_while_rebalancing: bool) -> Iterator[TimeSpan]:
     """Yield the times longer than `least_ms` in which a process owed heartbeats and sent nothing."""
     for gap in gaps:
         length_ms = (gap.span.to_ms or 0) - gap.span.from_ms
-        if length_ms > least_ms and (beats_on or not gap.learned):
+        if length_ms > least_ms and (beats_while_rebalancing or not gap.learned):
             yield gap.span

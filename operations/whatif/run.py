@@ -27,14 +27,15 @@ _KAFKA_REQUESTS = get_args(KafkaRequest)
 
 
 class WhatIfError(ValueError):
-    """The question has no answer; the message says why."""
+    """The error of a what-if that has no answer. Its message says why."""
 
 
 @dataclass(frozen=True)
 class GroupLog:
-    """A group's requests in the order of the log, from the group's first on, and their circumstances.
+    """A group's requests in the order of the log, from its first one on, with the configurations and outages
+    of that time.
 
-    `until_ms` is the time until which the deadlines fired. `outages` are sorted by time.
+    The deadlines have fired until `until_ms`. `outages` are sorted by time.
     """
 
     group_id: str
@@ -69,7 +70,7 @@ class Run:
 
 
 class SimulatedCoordinator:
-    """The core with one group, from before the group's first request on.
+    """The core with one group, which does not exist at first.
 
     `steps` are all steps so far. Methods return the new ones, and raise WhatIfError if a step raised or the
     group is not one of Kafka's protocol.
@@ -169,5 +170,5 @@ def _check_protocol(group_id: str, rows: Sequence[Row]) -> None:
         raise WhatIfError(
             f"group {group_id} had its first member of the consumer protocol at {Clock().time(first.at_ms)}; "
             "what-if can simulate clients of the classic protocol only, because it has no model of when a "
-            "client gives partitions up and says so by ConsumerGroupHeartbeat"
+            "client gives partitions up and reports that by ConsumerGroupHeartbeat"
         )

@@ -28,7 +28,7 @@ class WhatIfSummary(Struct, frozen=True, kw_only=True):
 
 
 def summary(found: WhatIfAnswer) -> WhatIfSummary:
-    """Return what JSON has."""
+    """Return the answer for JSON."""
     return WhatIfSummary(
         group_id=found.log.group_id,
         from_ms=found.log.rows[0].at_ms,
@@ -37,7 +37,7 @@ def summary(found: WhatIfAnswer) -> WhatIfSummary:
         ignored=dict(found.fleet.ignored),
         validation=found.validation,
         recorded=found.recorded.outcome,
-        tried=[judged.outcome for judged in found.tried],
+        tried=[measured.outcome for measured in found.tried],
     )
 
 
@@ -47,7 +47,7 @@ def answer_text(found: WhatIfAnswer, clock: Clock) -> VisibleText:
     if found.validation.objections:
         blocks += [_pairs_text(found.validation.pairs, clock), _refusal(found.validation)]
     else:
-        blocks.append(_table([found.recorded.outcome, *(judged.outcome for judged in found.tried)]))
+        blocks.append(_table([found.recorded.outcome, *(measured.outcome for measured in found.tried)]))
     return visible_text(blocks, "\n\n")
 
 
@@ -69,10 +69,10 @@ def _heading(found: WhatIfAnswer, clock: Clock) -> Iterator[tuple[str, str]]:
     )
     for reason, number in found.fleet.ignored.items():
         yield "Ignored", f"{count(number, 'request')} {reason}"
-    for number, judged in enumerate(found.tried, 1):
-        yield f"Try {number}", judged.outcome.name
-        if judged.outcome.refused:
-            yield "", f"the coordinator refuses {', '.join(judged.outcome.refused)}"
+    for number, measured in enumerate(found.tried, 1):
+        yield f"Try {number}", measured.outcome.name
+        if measured.outcome.refused:
+            yield "", f"the coordinator refuses {', '.join(measured.outcome.refused)}"
 
 
 def _table(outcomes: Sequence[RunFigures]) -> VisibleText:

@@ -17,10 +17,10 @@ from kafka_why.why.wording import duration_text
 from operations.whatif.figures import MeasuredRun, RunFigures
 
 # The simulation reproduces the log within all of these limits.
-WITHIN_MS: Final = 1_000  # a matched rebalance begins and ends so near to the recorded one
-UNMATCHED_SHARE: Final = 0.05  # so many of the recorded rebalances and moves may differ, rounded down
-TIME_SHARE: Final = 0.05  # by so much may the time differ in which clients or partitions stood still
-TIME_LEAST_MS: Final = 1_000  # ... and by so much for each client, or each partition
+WITHIN_MS: Final = 1_000  # the time by which the beginning or duration of a matched rebalance may differ
+UNMATCHED_SHARE: Final = 0.05  # the share of rebalances and moves that may differ, rounded down
+TIME_SHARE: Final = 0.05  # the share of the time that clients or partitions stood still that may differ
+TIME_LEAST_MS: Final = 1_000  # or this time for each client or partition, if that is more
 
 
 class MatchKind(StrEnum):
@@ -32,8 +32,8 @@ class MatchKind(StrEnum):
 
 
 class RebalancePair(Struct, frozen=True, kw_only=True):
-    """A rebalance and its counterpart. `clients` caused it. `off_ms` is by how much it began later in the
-    simulation, None without a counterpart.
+    """A rebalance and its counterpart. `clients` caused it. `off_ms` is the time by which it began later in
+    the simulation, or None without a counterpart.
     """
 
     match: MatchKind
@@ -53,11 +53,11 @@ class Validation(Struct, frozen=True, kw_only=True):
     objections: list[str]
 
     def count(self, match: MatchKind) -> int:
-        """Return how many rebalances are of this kind."""
+        """Return the number of rebalances of this kind."""
         return sum(pair.match is match for pair in self.pairs)
 
     def worst_ms(self) -> int:
-        """Return by how much the beginning of a matched rebalance differs at most."""
+        """Return the greatest difference between the beginnings of matched rebalances."""
         return max((abs(pair.off_ms) for pair in self.pairs if pair.off_ms is not None), default=0)
 
 
@@ -98,10 +98,10 @@ def validate(recorded: MeasuredRun, simulated: MeasuredRun) -> Validation:
     )
 
 
-def _seen(judged: MeasuredRun) -> list[_Seen]:
+def _seen(measured: MeasuredRun) -> list[_Seen]:
     return [
-        _Seen(r, _named(r.cause.member_ids, judged.processes), _named(r.members, judged.processes))
-        for r in (judged.report.rebalances if judged.report is not None else ())
+        _Seen(r, _named(r.cause.member_ids, measured.processes), _named(r.members, measured.processes))
+        for r in (measured.report.rebalances if measured.report is not None else ())
     ]
 
 

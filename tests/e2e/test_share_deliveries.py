@@ -21,7 +21,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.page.deliveries import KeptDeliveries
+from kafka_why.page.deliveries import DeliveriesCache
 from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.history import read_history
 from streaming.service.topics import prepare_topics
@@ -102,7 +102,7 @@ def test_sp32_why_and_page_name_a_poison_record(
     assert sum(one["delivered"] for one in shown["rows"]) == RECORDS + LIMIT
     assert (shown["verdict"], shown["is_limit_known"]) == ("poison", True)
 
-    kept = KeptDeliveries(partial(read_deliveries, options.client_config, options.layout))
+    kept = DeliveriesCache(partial(read_deliveries, options.client_config, options.layout))
     with page_of(read=partial(read_history, options.client_config, options.layout), deliveries=kept) as page:
         status, _, body = answer(page, f"/group?id={group}")
     assert (status, poison in body.decode()) == (200, True)

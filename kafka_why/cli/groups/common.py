@@ -112,7 +112,7 @@ class Cluster:
         """Return the rows of all groups, of every protocol type."""
         return [*map(listed, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
 
-    def place_of(self, group_id: str) -> tuple[str, int]:
+    def storage_of(self, group_id: str) -> tuple[str, int]:
         """Return the topic and the partition that store the group."""
         if not self.is_set_up:
             return KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, self._offsets_partitions)
@@ -195,7 +195,7 @@ timeout_option = click.option(
 def connection_options(command: Command) -> Command:
     """Add the options of the cluster, `--prefix` and `--timeout`.
 
-    The command gets an open `cluster`, of the class that the parent command has as its `obj`.
+    The command gets an open `cluster`. Its class is the `obj` of the parent command's context, or Cluster.
     """
 
     @functools.wraps(command)
@@ -216,9 +216,8 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add `--all-groups`, and group ids as arguments and as `--group`; see `Cluster.chosen_groups`.
-
-    The user must give either ids or `--all-groups`.
+    """Add group ids as arguments and as `--group`, and `--all-groups` (see `Cluster.chosen_groups`). The user
+    must give either ids or `--all-groups`.
     """
 
     @functools.wraps(command)

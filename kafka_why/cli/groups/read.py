@@ -109,8 +109,8 @@ def list_(
 @click.option(
     "--lag-seconds",
     is_flag=True,
-    help="The lag in time too, of each partition, member or group: the time from the record at the committed "
-    "offset to the newest.",
+    help="Show also the lag in time of each partition, member or group: the time from the record at the "
+    "committed offset to the newest record.",
 )
 @page_url_option
 @output_option
@@ -189,7 +189,7 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
     """Return the rows and tables of states. `lags` has each group's partitions if lags were requested."""
-    rows = [state_row(group, *cluster.place_of(group_id)) for group_id, group in groups.items()]
+    rows = [state_row(group, *cluster.storage_of(group_id)) for group_id, group in groups.items()]
     if lags:
         rows = [structs.replace(row, behind=behind(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
@@ -210,7 +210,7 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
-    tell_errors([f"Group '{g}' is one of RocketMQ and is not on the groups topic now." for g in absent])
+    tell_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
         for text in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):

@@ -1,10 +1,10 @@
-// Makes the page live, shows times in the reader's zone, and lets the timeline be zoomed. Everything else is the
-// server's: without this module the pages are complete, but they stay as they are.
+// Makes the page live, shows times in the reader's zone, and zooms the timeline. The server does everything else:
+// without this module the pages are complete, but static.
 
 const main = () => document.querySelector("#main");
 const LEAST_DRAG_PX = 8; // less is a click
 const FIRST_PAUSE_MS = 100; // what changes together is shown together
-const REPEAT_PAUSE_MS = 150; // a key that is held asks the server once, after its last repeat
+const REPEAT_PAUSE_MS = 150; // a held key sends one request, after its last repeat
 let drag = null;
 let wasDragged = false;
 
@@ -21,7 +21,7 @@ function localTimes(root) {
   }
 }
 
-// Whoever asks last is answered: an answer that is still under way is given up, and its `show` ends with AbortError.
+// Only the last request is answered: one that is in flight is aborted, and its `show` ends with AbortError.
 let asking = null;
 
 async function show(address, { isWanted = false, part = null, whenAnswered = null } = {}) {
@@ -48,7 +48,7 @@ async function show(address, { isWanted = false, part = null, whenAnswered = nul
   if (focused) document.getElementById(focused)?.focus();
 }
 
-// Shows what the reader wants: nothing that was wanted before comes after it.
+// Shows what the reader wants. No earlier request can replace it.
 let going = null;
 
 function go(address, options, pause = 0) {
@@ -63,11 +63,11 @@ function go(address, options, pause = 0) {
   }, pause);
 }
 
-// Live: the server says that something has changed, and the page asks for itself again.
+// Live: when the server sends another version, the page requests itself again.
 let source = null;
 let timer = null;
 let mayAskAt = 0;
-let told = null; // by the server, last
+let told = null; // the server's last event
 
 function follow() {
   source?.close();
@@ -87,15 +87,15 @@ function refreshSoon() {
   timer = setTimeout(refresh, Math.max(FIRST_PAUSE_MS, mayAskAt - performance.now()));
 }
 
-// After an answer the page asks for itself again in half a second at the earliest. If the answer is slow to make, it is
-// ten times as long as the server took, or twice as long as all of it.
+// The page waits at least half a second before it requests itself again. After a slow response it waits ten times as
+// long as the server took, or twice as long as the whole refresh took.
 async function refresh() {
   const began = performance.now();
   let answered = began;
   try {
     if (drag === null) await show(location.href, { whenAnswered: () => { answered = performance.now(); } });
   } catch {
-    // No answer: the next event comes when the server is there again.
+    // No response: the next event comes when the server is back.
   }
   const ended = performance.now();
   mayAskAt = ended + Math.max(500, 10 * (answered - began), 2 * (ended - began));
@@ -103,7 +103,7 @@ async function refresh() {
   refreshIfOld();
 }
 
-// What the server tells during a drag, or while it answers, is not told again.
+// The server does not repeat an event that comes during a drag, or during a refresh.
 function refreshIfOld() {
   if (told !== null && told.version > Number(document.body.dataset.version)) refreshSoon();
 }
@@ -166,7 +166,7 @@ document.addEventListener("pointermove", (event) => {
   select(Math.min(at, drag.from), Math.abs(at - drag.from));
 });
 
-// The picture may be another one than at the beginning of the drag, of what the reader sees now.
+// The picture may have been replaced during the drag. The limits are those of the one that the reader sees now.
 document.addEventListener("pointerup", (event) => {
   if (!drag) return;
   const { box, from } = drag;

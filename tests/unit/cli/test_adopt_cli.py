@@ -54,6 +54,6 @@ def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(monkeypatch: p
     assert result.exit_code == 1
     assert [(row["group"], row["outcome"], row["reason"]) for row in json.loads(result.stdout)] == [
         ("a", "moved", ""),
-        ("b", "refused", f"{THERE}: the connection is lost: look at it, and start again"),
+        ("b", "refused", f"{THERE}: the connection is lost: check it, and start again"),
         ("c", "moved", ""),
     ]

@@ -48,7 +48,7 @@ def keeps_signal_handlers() -> Iterator[None]:
         (
             "--metrics-group-pattern (",
             2,
-            "'(' is no regular expression of RE2: missing ): (; expected is one such as",
+            "'(' is not a regular expression of RE2: missing ): (; expected is one such as",
         ),
         ("--standby", 2, "--standby needs --checkpoint, and --bootstrap-servers or --client-config"),
         ("--standby --checkpoint /shared", 2, "--standby needs --checkpoint"),

@@ -122,10 +122,10 @@ def test_diff_of_two_exports_needs_no_spark(tmp_path: Path) -> None:
     ("states", "why"),
     [
         ("{0}/damaged {0}/damaged", ""),
-        ("{0}/nowhere {0}/damaged", "is no batch, no data folder, no DIR@BATCH and no exported file"),
+        ("{0}/nowhere {0}/damaged", "is neither a batch nor a data folder, DIR@BATCH or exported file"),
         ("9" * 5_000 + " {0}/damaged", "is not between"),
         ("{0}@" + "9" * 20 + " {0}/damaged", "is not between"),
-        ("\N{ARABIC-INDIC DIGIT THREE} {0}/damaged", "is no batch"),
+        ("\N{ARABIC-INDIC DIGIT THREE} {0}/damaged", "is neither a batch"),
         # It has no folder of a coordinator.
         ("{0} {0}", ""),
     ],

@@ -31,7 +31,7 @@ def test_whatif_shows_experiments_as_json() -> None:
         (["-c", "no.such=1"], "unknown setting 'no.such'"),
         (["--assignor", "best"], "unknown assignor 'best'"),
         (["--try", "session.timeout.ms"], "is not NAME=VALUE"),
-        (["--from-state", str(RECORDING)], "does not go with whatif"),
+        (["--from-state", str(RECORDING)], "whatif takes no --from-state"),
     ],
 )
 def test_whatif_reports_wrong_usage(options: list[str], message: str) -> None:

@@ -136,7 +136,7 @@ def test_clients_with_different_subscriptions_are_described_found_and_counted_on
     assert found.kind is FindingKind.DIFFERENT_SUBSCRIPTIONS
     (shared,) = findings(GroupFacts("G", shop(), {}, (), 0), None, 0)
     assert shared.sentence.startswith(
-        "Clients have one id, so queues may have no consumer: app: c2, c3. To do:"
+        "Clients share one id, so queues may have no consumer: app: c2, c3. To do:"
     )
     assert findings(GroupFacts("G", shop(MessageModel.BROADCASTING), {}, (), 0), None, 0) == []
     assert found.sentence.startswith(f"Its clients have different subscriptions: {each}. To do: give all")

@@ -25,7 +25,7 @@ def test_error_tells_why_no_broker_answers() -> None:
         closed, silent = (f"{HOST}:{one.getsockname()[1]}" for one in (bound, hanging))
         for address, reason in (
             (closed, "Connection refused"),
-            (silent, "it takes connections and does not answer"),
+            (silent, "it accepts connections, but does not answer"),
         ):
             assert why_none_answers(address) == f"no Kafka broker answers ({address}: {reason})"
 

@@ -76,8 +76,8 @@ def test_lasting_problem_is_repeated_for_receivers_that_need_it() -> None:
 
 
 def test_alarm_keeps_its_identity_while_only_its_figures_change() -> None:
-    once = "The replica answered 1 time in another way than the query; the log has both answers"
-    twice = "The replica answered 2 times in another way than the query; the log has both answers"
+    once = "The replica answered 1 time differently from the query; the log has both answers"
+    twice = "The replica answered 2 times differently from the query; the log has both answers"
     assert alarm_of(once) == alarm_of(twice) == "The replica answered"
     assert alarm_of("It has an alarm: the disk is full") == "It has an alarm"
     known = episodes()

@@ -117,8 +117,8 @@ def test_findings_list_what_needs_attention() -> None:
     of.status = ServiceStatus(ServicePhase.RESTARTING, "x", 0, alarm="the disk is full")
     assert page(service=of.state()).findings == [
         "It has an alarm: the disk is full",
-        "Its query commits no batch, so views and history stand still: restarting: x",
-        "The replica answered 1 time in another way than the query; the log has both answers",
+        "Its query commits no batch, so views and history are not updated: restarting: x",
+        "The replica answered 1 time differently from the query; the log has both answers",
     ]
     of.status, of.replica = ServiceStatus(ServicePhase.READY, "", 0), replace(of.replica, differences=0)
     assert page(service=of.state()).findings == []
@@ -128,7 +128,7 @@ def test_findings_list_what_needs_attention() -> None:
     ("fields", "read_age_s", "head"),
     [
         ({}, 0.0, "A coordinator runs: it attested the time 200 ms ago; no dead letters in the last hour."),
-        ({"is_silent": True}, 0.0, "No coordinator runs: no clock record comes; no dead letters"),
+        ({"is_silent": True}, 0.0, "No coordinator runs: no clock record arrives; no dead letters"),
         ({"is_silent": None}, 0.0, "Whether a coordinator runs is not known: the topics are being read; "),
         (
             {"is_silent": True},
@@ -282,10 +282,10 @@ def test_observers_page_mentions_no_clock_replica_or_owner(busy: Scraped) -> Non
 @pytest.mark.parametrize(
     ("phase", "findings"),
     [
-        (None, ["The observer does not answer, so views and history may stand still: Connection refused"]),
+        (None, ["The observer does not answer, so views and history may be out of date: Connection refused"]),
         (
             ServicePhase.RESTARTING,
-            ["The observer commits no batch, so views and history stand still: restarting: x"],
+            ["The observer commits no batch, so views and history are not updated: restarting: x"],
         ),
         (ServicePhase.STARTING, []),
         (ServicePhase.READY, []),

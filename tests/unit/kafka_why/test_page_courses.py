@@ -12,7 +12,7 @@ from kafka_why.page import fleet as fleet_module
 from kafka_why.page import histories as courses_module
 from kafka_why.page import histories as histories_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.page.histories import Courses, Histories, KeptCourse
+from kafka_why.page.histories import CachedCourse, Courses, Histories
 from kafka_why.page.live import HeldVersion
 from kafka_why.why.client_telemetry import Telemetry
 from kafka_why.why.history import History, HistoryUnavailable
@@ -56,10 +56,10 @@ class Room:
         self.fleet = Fleet(LAYOUT)
         self.courses = Courses(Histories(self.topic.read, self.fleet), self.fleet)
 
-    def made(
+    def course(
         self, limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS, *, is_patient: bool = True
-    ) -> KeptCourse:
-        return self.courses.made("g", limits_ms, now_ms, is_patient=is_patient)
+    ) -> CachedCourse:
+        return self.courses.course("g", limits_ms, now_ms, is_patient=is_patient)
 
     def version(self) -> int:
         return self.fleet.group_version("g") or 0
@@ -95,28 +95,28 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def numbers(made: KeptCourse) -> int:
+def numbers(made: CachedCourse) -> int:
     assert made.course is not None
     return len(made.course.rebalances)
 
 
 def test_drag_reads_nothing_and_rebuilds_no_report(room: Room, followed: list[int]) -> None:
-    first = room.made()
+    first = room.course()
     for from_ms in range(SINCE_MS, END_MS, WINDOW_MS // 5):
-        assert room.made((from_ms, END_MS - 1)) is first
+        assert room.course((from_ms, END_MS - 1)) is first
     assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
 
 
 def test_live_page_has_the_newest_entry_and_reads_the_topic_once(room: Room) -> None:
     room.topic.entries = room.entries[:-1]
     take_entries(room.fleet, room.entries[:-1], END_MS)
-    before = room.made()
+    before = room.course()
     take_entries(room.fleet, room.entries[-1:], END_MS)
     version = room.version()
-    after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+    after = room.course((SINCE_MS, END_MS + 5), END_MS + 5)
     if after is before:  # it came too soon after the one before
         room.wait_for_more(version)
-        after = room.made((SINCE_MS, END_MS + 5), END_MS + 5)
+        after = room.course((SINCE_MS, END_MS + 5), END_MS + 5)
     assert after.course is not None and after.course.last == room.entries[-1]
     assert room.topic.reads == [SINCE_MS]
 
@@ -124,7 +124,7 @@ def test_live_page_has_the_newest_entry_and_reads_the_topic_once(room: Room) -> 
 def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) -> None:
     """Nobody has to ask for a page before the entry is followed."""
     take_entries(room.fleet, room.entries, END_MS)
-    first = room.made()
+    first = room.course()
     held = HeldVersion()
 
     def told(now_s: float) -> int | None:
@@ -136,7 +136,7 @@ def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) ->
     take_entries(room.fleet, [newer], END_MS)
     assert told(1.0) == before, "it is being followed"
     wait_until(lambda: told(2.0) != before, "the version with the entry")
-    with_entry = room.made(is_patient=False)
+    with_entry = room.course(is_patient=False)
     assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
 
 
@@ -146,12 +146,12 @@ def test_large_group_opens_with_recent_entries_and_then_completes(
     monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
     room.topic.is_there.clear()
     take_entries(room.fleet, room.entries[-12:], END_MS)
-    part = room.made(is_patient=False)
+    part = room.course(is_patient=False)
     assert not part.is_whole and part.since_ms == room.entries[-12].at_ms > SINCE_MS
     version = room.version()
     room.topic.is_there.set()
     room.wait_for_more(version)
-    whole = room.made(is_patient=False)
+    whole = room.course(is_patient=False)
     assert whole.is_whole and numbers(whole) == 4 > numbers(part)
     assert room.topic.reads == [SINCE_MS]
 
@@ -160,7 +160,7 @@ def test_unknown_group_is_refused_to_every_reader(room: Room) -> None:
     room.topic.error = HistoryUnavailable("no such group")
     for is_patient in (True, False):
         with pytest.raises(HistoryUnavailable):
-            room.made(is_patient=is_patient)
+            room.course(is_patient=is_patient)
 
 
 def test_history_with_entries_evicted_from_the_fleet_is_read_again(
@@ -183,7 +183,7 @@ def test_history_with_entries_evicted_from_the_fleet_is_read_again(
 
 def test_cached_entries_of_all_histories_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     entries, read = played(*STORY), list[str]()
-    monkeypatch.setattr(histories_module, "MAX_KEPT_ENTRIES", 2 * len(entries))
+    monkeypatch.setattr(histories_module, "MAX_CACHED_ENTRIES", 2 * len(entries))
 
     def reader(group_id: str, _: int) -> History:
         read.append(group_id)

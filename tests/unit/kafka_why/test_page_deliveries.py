@@ -1,7 +1,7 @@
 """The page of a share group's deliveries, by real requests to a real server."""
 
 from kafka_why.contract.deliveries import GONE, Counted
-from kafka_why.page.deliveries import KEPT_MS, KeptDeliveries
+from kafka_why.page.deliveries import CACHE_MS, DeliveriesCache
 from kafka_why.page.words import thousands
 from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.history import History, HistoryUnavailable
@@ -23,7 +23,7 @@ def without(group_id: str, since_ms: int) -> History:
 
 
 def test_share_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
-    with serving(read=without, deliveries=KeptDeliveries(read)) as listening:
+    with serving(read=without, deliveries=DeliveriesCache(read)) as listening:
         status, _, body = answer(listening, "/group?id=queue")
         assert status == 200
         text = body.decode()
@@ -36,7 +36,7 @@ def test_share_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
 
 def test_only_the_page_of_a_share_group_shows_deliveries() -> None:
     fleet = fleet_of(observed_view("queue", 19), view("other"))
-    with serving(fleet=fleet, read=without, deliveries=KeptDeliveries(read)) as listening:
+    with serving(fleet=fleet, read=without, deliveries=DeliveriesCache(read)) as listening:
         shared, other = (answer(listening, f"/group?id={name}")[2].decode() for name in ("queue", "other"))
     assert "orders-0@4711" in shared
     assert "Members</h2>" in shared
@@ -50,9 +50,9 @@ def test_delivery_report_is_cached_for_some_seconds() -> None:
         asked.append(group_id)
         return read(group_id, from_ms, to_ms)
 
-    kept = KeptDeliveries(count)
-    for at_ms in (0, KEPT_MS - 1, KEPT_MS):
-        assert kept.report("queue", (at_ms, at_ms + 10 * KEPT_MS)) is not None
+    kept = DeliveriesCache(count)
+    for at_ms in (0, CACHE_MS - 1, CACHE_MS):
+        assert kept.report("queue", (at_ms, at_ms + 10 * CACHE_MS)) is not None
     assert len(asked) == 2
     for number in range(100):
         kept.report(f"g{number}", (0, 1))
@@ -64,6 +64,6 @@ def test_rows_beyond_the_bound_are_counted() -> None:
         rows = [row("a", number, accepted=1) for number in range(700)]
         return report(group_id, [(from_ms, counted(rows, others=Counted()))], from_ms, to_ms)
 
-    found = KeptDeliveries(many).view("queue", (0, 1))
+    found = DeliveriesCache(many).view("queue", (0, 1))
     assert found is not None
     assert (len(found.rows), found.rows_left_out) == (500, 201)

@@ -69,7 +69,9 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(facts(None, {P: lag(5, 0, grew_ms=0)}), None, id="ended"),
         pytest.param(
             facts(view(quarantined="KeyError in T5")),
-            Finding(FindingKind.QUARANTINED, "It is quarantined, its deadlines do not fire: KeyError in T5"),
+            Finding(
+                FindingKind.QUARANTINED, "It is quarantined, so its deadlines do not fire: KeyError in T5"
+            ),
             id="quarantined",
         ),
         pytest.param(
@@ -84,7 +86,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             facts(view(state="NotReady", state_timestamp_ms=LONG_AGO_MS)),
             Finding(
                 FindingKind.REBALANCING,
-                "Topics of its topology are missing or have wrong numbers of partitions, for 30.0 s",
+                "For 30.0 s, topics of its topology have been missing or had wrong numbers of partitions",
                 LONG_AGO_MS,
             ),
             id="streams group that is not ready",
@@ -93,7 +95,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             facts(OWNED, {P: STUCK}),
             Finding(
                 FindingKind.STUCK,
-                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "orders-4 has had the same committed offset for 3 min 0 s while records arrive, "
                 "48\N{NARROW NO-BREAK SPACE}210 records (12 min 5 s) behind; its owner m keeps its session",
                 STANDS_MS,
             ),
@@ -107,7 +109,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             facts(OBSERVED, {P: SEVEN}),
             Finding(
                 FindingKind.STUCK,
-                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "orders-4 has had the same committed offset for 3 min 0 s while records arrive, "
                 "7 records behind; its owner m has not left, unless a rebalance is under way, "
                 "which the log does not show",
                 STANDS_MS,
@@ -119,7 +121,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             facts(OBSERVED_EPOCHS, {P: SEVEN}),
             Finding(
                 FindingKind.STUCK,
-                "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
+                "orders-4 has had the same committed offset for 3 min 0 s while records arrive, "
                 "7 records behind; its owner m keeps its session",
                 STANDS_MS,
             ),
@@ -129,7 +131,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             facts(OWNED, {P: lag(7, 0, grew_ms=0), Q: lag(9, 0, grew_ms=0), ("orders", 6): lag(99, NOW_MS)}),
             Finding(
                 FindingKind.STUCK,
-                "orders-5 has stood at the same committed offset for 2 h 46 min while records come, "
+                "orders-5 has had the same committed offset for 2 h 46 min while records arrive, "
                 "9 records behind; its owner m keeps its session, and 1 partition more",
                 0,
             ),

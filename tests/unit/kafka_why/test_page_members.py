@@ -8,7 +8,7 @@ from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMem
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.members import (
-    GROUPS_KEPT,
+    GROUPS_NAMED,
     MemberGrouping,
     MemberLine,
     Members,
@@ -124,13 +124,13 @@ def test_rocketmq_clients_have_unknown_host_and_partitions() -> None:
 
 
 def test_client_line_names_its_groups_with_most_rebalances_and_counts_the_rest() -> None:
-    names = [f"g{number}" for number in range(GROUPS_KEPT + 3)]
+    names = [f"g{number}" for number in range(GROUPS_NAMED + 3)]
     fleet = storied(names[-1])
     for name in names:
         take_view(fleet, view(name, members=[replace(member("m"), client_id="worker-4")]))
     worker = line_of(members_of(fleet), "worker-4")
     assert worker.groups_number == len(names)
-    assert [group.group_id for group in worker.groups] == [names[-1], *names[: GROUPS_KEPT - 1]]
+    assert [group.group_id for group in worker.groups] == [names[-1], *names[: GROUPS_NAMED - 1]]
 
 
 def line(name: str, **causes: int) -> MemberLine:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.rocketmq.history import HistoryEntry
-from kafka_why.page.rocketmq import MAX_CHANGES, MAX_TOLD, RocketMqPage, rocketmq_page
+from kafka_why.page.rocketmq import MAX_CHANGES, MAX_NOTIFICATIONS, RocketMqPage, rocketmq_page
 from kafka_why.page.timeline import GIVES, HOLDS, MAX_LANES, LaneRow
 from tests.harness.examples import examples
 from tests.unit.kafka_why.test_why_rocketmq import Clocked, played
@@ -42,10 +42,10 @@ def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry
     assert [row.name for row in it.picture.lanes] == ["worker-1", "worker-2", "worker-3"]
     (second,) = lane(it, "worker-2").marks
     assert second.kind == HOLDS
-    assert "worker-2 is there, holds queues by its own view" in second.text
+    assert "worker-2 connected, holds queues by its own view" in second.text
     ((x, text),) = lane(it, "worker-2").gone
     assert x == pytest.approx(second.x + second.width, abs=0.1)
-    assert text.startswith("worker-2 went: ")
+    assert text.startswith("worker-2 left: ")
     (third,) = lane(it, "worker-3").marks
     assert third.x + third.width == pytest.approx(100)
     assert at_ms(it, third.x) == pytest.approx(BEGIN_MS + 20_000, abs=1_000)
@@ -80,7 +80,7 @@ def test_notified_clients_have_a_mark_at_the_change(story: list[HistoryEntry]) -
 def test_summary_counts_the_changes_in_the_time_range(story: list[HistoryEntry]) -> None:
     assert page(story).sentence == (
         "It has 2 clients. It changed 7 times in this time: 3 x client connected, 2 x duplicate client id, "
-        "1 x client expired, 1 x client left; all connections were told 6 times."
+        "1 x client expired, 1 x client left; all connections were notified 6 times."
     )
     assert page(story, (END_MS - 1, END_MS)).sentence == "It has 2 clients. Nothing changed in this time."
 
@@ -101,12 +101,12 @@ def test_lanes_beyond_forty_are_folded_and_open_on_demand() -> None:
 def test_lists_and_marks_of_a_rocketmq_page_are_bounded() -> None:
     broker = Clocked()
     broker.join("stays", "s", "t")
-    for number in range(MAX_TOLD):
+    for number in range(MAX_NOTIFICATIONS):
         broker.join("c", f"ch{number}", "t")
         broker.leave("c", f"ch{number}")
     it = page(broker.history, (0, 10**7), 10**7)
     assert len(it.changes) == MAX_CHANGES < it.changes_number
-    assert 0 < len(lane(it, "stays").told) <= MAX_TOLD
+    assert 0 < len(lane(it, "stays").told) <= MAX_NOTIFICATIONS
 
 
 @examples(100)

@@ -6,7 +6,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.view import view_of as observed_view_of
 from kafka_why.page.findings import FindingKind
 from kafka_why.page.group import GroupPage, group_page, rebalance_page
-from kafka_why.page.members import of_view
+from kafka_why.page.members import view_members
 from kafka_why.page.overview import Overview
 from kafka_why.why.report import course_of
 from state.kafka.protocols import view_of
@@ -56,7 +56,7 @@ def test_share_groups_are_listed_with_types_and_members() -> None:
         "queue": ("share", "Stable", 2),
         "counts": ("streams", "Stable", 2),
     }
-    assert [partitions for _, _, partitions in of_view(own).members()] == [1, 1], "both have orders-0"
+    assert [partitions for _, _, partitions in view_members(own).members()] == [1, 1], "both have orders-0"
 
 
 @pytest.mark.parametrize("with_history", [True, False])
