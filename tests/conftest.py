@@ -204,5 +204,5 @@ def services(pytestconfig: pytest.Config) -> Services:
 
 @pytest.fixture(scope="session")
 def broker(services: Services) -> EmbeddedBroker:
-    """One real Kafka broker for all tests, which no test stops: give topics and groups names of their own."""
+    """Return the Kafka broker of all tests, which no test stops: give topics and groups unique names."""
     return services.broker().handle()

@@ -88,7 +88,7 @@ def bug_of(group_id: str) -> str | None:
 
 
 def is_unlucky(event: Received[AnyRequest]) -> bool:
-    """One request of ten."""
+    """Return True for one request of ten."""
     return crc32(event.request_id.encode()) % 10 == 0
 
 
@@ -124,7 +124,7 @@ def heartbeats_ignored(event: Received[AnyRequest], group: KafkaGroup | None, ap
 
 
 def _deadline_ms(group: KafkaGroup | None, member_id: str) -> int | None:
-    """When a member's session ends, None if it has none."""
+    """Return the end of a member's session, or None if it has none."""
     if isinstance(group, ClassicGroup) and member_id in group.members:
         return group.members[member_id].heartbeat_deadline_ms
     if isinstance(group, ConsumerGroup) and member_id in group.members:

@@ -70,7 +70,7 @@ def kill_gateway(stage: Stage, _: Random) -> None:
 
 
 def kill_broker(stage: Stage, random: Random) -> None:
-    """One of three, with SIGKILL, and started again."""
+    """Kill one of the three brokers with SIGKILL and start it again."""
     node = random.choice(stage.brokers.nodes)
     stage.brokers.kill(node)
     time.sleep(random.uniform(0, 3))

@@ -56,7 +56,7 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """What was played and judged, in one line."""
+        """Return one line about what was played and judged."""
         numbers = [f"{number:,.0f} {name}" for name, number in self.numbers.items()]
         return ", ".join([f"seed {self.seed}: {len(self.struck)} faults, {self.seconds:.0f} s", *numbers])
 

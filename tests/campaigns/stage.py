@@ -114,7 +114,7 @@ class Stage(ABC):
         return self
 
     def describe(self) -> str:
-        """Return what is known of the coordinator and of the load, for one who looks for what went wrong."""
+        """Return what is known of the coordinator and of the load, to find out what went wrong."""
         ends = {keeper.name: keeper.ends[-2:] for keeper in self.keepers}
         return f"status {self.status() if self.machines else None}, ends {ends}"
 

@@ -137,7 +137,7 @@ async def _count(admin: Connection, to_all: codec.Fields) -> int:
 
 
 async def _is_found(gateway: Address, group_id: str) -> bool:
-    """Whether the user of the canary may describe its group. Only the newest ACLs allow that."""
+    """Return True if the user of the canary may describe its group. Only the newest ACLs allow that."""
     connection = Connection(*await asyncio.open_connection(gateway.host, gateway.port))
     try:
         await connection.authenticate(_CANARY, PASSWORD)

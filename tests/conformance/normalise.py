@@ -152,8 +152,8 @@ def _in_two_hands(described: Any) -> Iterator[tuple[str, str]]:
 
 
 def _dealt(described: Any, told: Told) -> Iterator[tuple[str, str]]:
-    """How evenly each topic is dealt among the members of a share group that all have their target, and, if
-    they subscribe to the same topics, how many partitions they have.
+    """Yield how evenly each topic is dealt among the members of a share group that all have their target.
+    If they subscribe to the same topics, yield the number of their partitions, too.
     """
     for number, group in enumerate(sorted(described.groups, key=lambda group: str(group.group_id))):
         members = group.members

@@ -202,7 +202,7 @@ class Player:
 
 
 def is_found(wanted: str, answer: Answer) -> bool:
-    """Whether the answer has the value that `until` names."""
+    """Return True if the answer has the value that `until` names."""
     if wanted == _STABLE:
         return _UNSTABLE not in answer.values()
     values = [answer.get(path) for path in _UNTIL_PATHS]
@@ -211,10 +211,10 @@ def is_found(wanted: str, answer: Answer) -> bool:
 
 
 def _offsets(answer: Answer) -> int:
-    """How many partitions of a share group DescribeShareGroupOffsets shows."""
+    """Return the number of partitions that DescribeShareGroupOffsets shows."""
     return sum(int(count) for path, count in answer.items() if fnmatchcase(path, _SHOWN_PARTITIONS))
 
 
 def _is_whole(message: Any, raw: bytes) -> bool:
-    """Whether the decoded answer encodes to the same bytes, so that comparing fields compares bytes."""
+    """Return True if the decoded answer encodes to the same bytes: comparing fields compares bytes."""
     return bytes(message.encode(header=True)) == raw

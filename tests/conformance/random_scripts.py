@@ -31,7 +31,7 @@ def random_case(seed: int) -> Case:
 
 
 def _run(chance: random.Random) -> list[str]:
-    """One client's next request, in one of three cases behind others that nothing parks."""
+    """Return one client's next request, in one of three cases behind others that nothing parks."""
     client = chance.choice("ABC")
     first = chance.choices(["heartbeat", "commit", "fetch", "forget", "leave"], [4, 6, 4, 1, 1], k=3)
     run = first[: chance.choice([0, 0, 0, 0, 2, 3])]

@@ -68,12 +68,12 @@ class Step:
 
     @property
     def is_request(self) -> bool:
-        """Whether the step sends a request."""
+        """Return True if the step sends a request."""
         return self.api not in _NOTES
 
     @property
     def is_relative(self) -> bool:
-        """Whether the step names partitions by what the client was assigned, such as `trips:mine`."""
+        """Return True if the step names partitions by what the client was assigned, such as `trips:mine`."""
         entries = self.options.get("topics", "").split(",")
         return any(parts[1][:1].isalpha() for entry in entries if len(parts := entry.split(":")) > 1)
 
@@ -116,7 +116,7 @@ class Case:
 
     @property
     def is_about_shares(self) -> bool:
-        """Whether the case has requests of share groups."""
+        """Return True if the case has requests of share groups."""
         return any(step.api in _OF_SHARE_GROUPS for step in self.steps)
 
     @property

@@ -123,7 +123,7 @@ class Side:
         return Told(prefix, dict(self.topic_ids), self.name, totals=case.totals, loose=case.loose)
 
     def prefix(self, run: str, case: int, play: int = 0) -> str:
-        """Return what begins the ids of the groups of a case. Both sides' groups may have their state at one
+        """Return the prefix of the group ids of a case. Both sides' groups may have their state at one
         broker, so their ids differ.
         """
         return f"{run}-k{case}x{play}-" if self.name == _KAFKA else f"{run}-{case}-"
@@ -281,7 +281,7 @@ def two_brokers(folder: Path, settings: Mapping[str, str], version: str, other: 
 
 
 def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:
-    """Make the topics of the scripts and start the broker's coordinators. Returns the ids of the topics."""
+    """Make the topics of the scripts and start the broker's coordinators. Return the ids of the topics."""
     for topic, partitions in TOPICS.items():
         create_topic(broker.client_config, topic, partitions, {})
     _wake(broker.bootstrap_servers)

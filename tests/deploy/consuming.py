@@ -19,7 +19,7 @@ def produce(port: int, topic: str, records: int) -> None:
 
 
 def commit_everything(port: int, topic: str, group_id: str, records: int) -> int:
-    """Consume so many records as a member of the group, and commit. Returns the sum of committed offsets."""
+    """Consume so many records as a member of the group, and commit. Return the sum of committed offsets."""
     found: list[object] = []
     consumer = KafkaConsumer(
         topic,

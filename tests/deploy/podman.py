@@ -68,11 +68,11 @@ class Podman:
         return self.tried("image", "exists", name).returncode == 0
 
     def is_healthy(self, container: str) -> bool:
-        """Whether the image's health check passes in it."""
+        """Return True if the image's health check passes in it."""
         return self.tried("healthcheck", "run", container).returncode == 0
 
     def succeeds_in(self, container: str, *words: str) -> bool:
-        """Whether a command in it ends with 0."""
+        """Return True if a command in it ends with 0."""
         return self.tried("exec", container, *words).returncode == 0
 
     def build(self, dockerfile: Path, tag: str, context: Path, *options: str) -> None:

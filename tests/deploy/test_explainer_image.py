@@ -25,9 +25,7 @@ def explainer(podman: Podman) -> tuple[str, str]:
     return IMAGE, base
 
 
-def test_explainer_image_is_small_and_runs_as_an_ordinary_user(
-    podman: Podman, explainer: tuple[str, str]
-) -> None:
+def test_explainer_image_is_small_and_runs_without_root(podman: Podman, explainer: tuple[str, str]) -> None:
     found, base = (json.loads(podman("image", "inspect", name))[0] for name in explainer)
     assert found["Size"] - base["Size"] <= ADDED_MAX_BYTES
     assert found["Config"]["User"] == "why"

@@ -332,7 +332,7 @@ def consume(records: int, *members: Member, since: int = 0) -> list[int]:
 
 
 def members_added(options: GatewayOptions, group_id: str) -> int:
-    """How many members the coordinator ever took into the group, as its events topic tells."""
+    """Return the number of members ever added to the group, according to the events topic."""
     history = history_of(options.client_config, options.layout, group_id)
     return sum(event.type == EntryType.MEMBER_ADDED for event in history)
 

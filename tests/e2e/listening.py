@@ -24,7 +24,7 @@ def addresses_of_this_machine() -> list[str]:
 
 
 def connects(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return True if somebody listens there."""
     try:
         socket.create_connection((host, port), timeout=5).close()
     except ConnectionRefusedError:

@@ -49,9 +49,7 @@ def beat(client: CoordinatorClient, group_id: str = "g") -> Future[HeartbeatResp
     return heartbeat(client, group_id, 3, "m")
 
 
-def test_request_is_written_to_the_partition_of_its_group(
-    client: CoordinatorClient, other_side: OtherSide
-) -> None:
+def test_request_is_written_to_its_groups_partition(client: CoordinatorClient, other_side: OtherSide) -> None:
     for group_id in ("orders", "цены", ""):
         beat(client, group_id)
         asked = other_side.next()
@@ -93,9 +91,7 @@ def test_coordinator_without_packs_gets_the_requests_again_one_by_one(
     assert {future.result(PATIENCE_S).error_code for future in futures} == {ErrorCode.NONE}
 
 
-def test_early_answers_of_a_replaced_replica_are_ignored(
-    client: CoordinatorClient, other_side: OtherSide
-) -> None:
+def test_answers_of_a_replaced_replica_are_ignored(client: CoordinatorClient, other_side: OtherSide) -> None:
     later = ReplicaId(REPLICA.owner_epoch + 1, 0)
     first, second = beat(client, "g"), beat(client, "h")
     of_first, of_second = other_side.next(), other_side.next()

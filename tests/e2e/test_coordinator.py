@@ -62,9 +62,7 @@ def test_deleted_or_recreated_topic_is_refused(broker: EmbeddedBroker, tmp_path:
         Coordinator(Options(broker.client_config, tmp_path, layout)).start()
 
 
-def test_batch_planned_by_other_rules_is_refused_before_any_write(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_batch_of_other_rules_is_refused_before_any_write(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout, checkpoint = new_layout(), Checkpoint.at(tmp_path)
     written = OwnerRecord([Epoch(0, {}, [], "0.0.1")])
     checkpoint.create(prepare_topics(broker.client_config, layout), written)

@@ -43,9 +43,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.one_form
-def test_coordinator_assigns_partitions_if_the_group_asks_it_to(
-    gateway: str, options: GatewayOptions, topic: str
-) -> None:
+def test_coordinator_assigns_if_the_group_asks_it(gateway: str, options: GatewayOptions, topic: str) -> None:
     group_id, assignor = new_group(), "coordinator:uniform"
     produce(gateway, topic, range(RECORDS))
     with closing(PythonMember(gateway, group_id, topic, assignor=assignor)) as first:
@@ -134,9 +132,7 @@ def test_authenticated_clients_get_large_records_over_tls(
     assert got == sent
 
 
-def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
-    options: GatewayOptions, topic: str
-) -> None:
+def test_answered_group_is_listed_at_any_gateway_at_once(options: GatewayOptions, topic: str) -> None:
     """By connections that ask at once: an answer may be read before the rest of its batch is written."""
     # A gateway does not wait for long for a coordinator that stands still.
     limits = Limits(groups_behind_max_s=WAIT_TIMEOUT_S, member_held_s=WAIT_TIMEOUT_S)

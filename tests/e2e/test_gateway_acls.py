@@ -362,7 +362,7 @@ async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, Cu
 
 
 async def prepared(admin: Address) -> dict[str, UUID]:
-    """Make the ACLs. Returns the topics' ids by what stands for them in the cases."""
+    """Make the ACLs. Return the topics' ids by what stands for them in the cases."""
     client = RawClient(*await asyncio.open_connection(admin.host, admin.port))
     created = await client.ask(ApiKey.CreateAcls, 3, creations=[creation(*one) for one in ANNS])
     assert not any(result.error_code for result in created.results)
@@ -372,7 +372,7 @@ async def prepared(admin: Address) -> dict[str, UUID]:
 
 
 def has_transactions(pair: Pair) -> bool:
-    """Whether the broker has made its topic of transactions, has loaded it for both, and has producer ids."""
+    """Return True if the broker has loaded its topic of transactions for both, and has producer ids."""
     find = Case(ApiKey.FindCoordinator, 4, "", {"coordinator_keys": ["mine"], "key_type": 1})
     is_made = not pair.ask(ROOT, find)[0]["coordinators"][0]["error_code"]
     ids = {"transactional_ids": ["mine", "others"]}

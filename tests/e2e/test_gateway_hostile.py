@@ -22,7 +22,7 @@ from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from tests.e2e.gateway_clients import PARTITIONS, produce
 from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic
-from tests.harness.hostile_frames import FETCH, fetch_of_hidden_replica, fetch_with_hidden_topic
+from tests.harness.hostile_frames import FETCH, fetch_with_hidden_topic
 from tests.harness.raw_client import connected
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -31,9 +31,6 @@ COMMIT, TXN_COMMIT = 8, 28
 VERSION = 17
 SECRET_VALUE = 987_654_321 * PARTITIONS  # in partition 0
 DENIED = 29
-LONG = "x" * 40_000
-ATTACKS = 200
-OTHERS, ATTACKERS = 10, 2
 # Without the bound, a request about a transaction would be tried again for this long.
 RETRIES_S = 60.0
 
@@ -113,47 +110,10 @@ def test_hidden_fetch_field_cannot_read_a_denied_topic(
     asyncio.run(play())
 
 
-def test_client_cannot_fetch_as_a_replica(
-    broker: EmbeddedBroker, address: Address, topics: tuple[str, str]
-) -> None:
-    allowed, _ = ids_of(broker, topics)
-    assert asyncio.run(answer_to(address, fetch_of_hidden_replica(allowed, 2))) == b""
-
-
 def commit(topic: str) -> dict[str, Any]:
     partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     fields = {"group_id": f"g-{uuid4()}", "generation_id_or_member_epoch": -1, "member_id": ""}
     return {**fields, "topics": [{"name": topic, "partitions": [partition]}]}
-
-
-def test_overlong_names_of_one_client_do_not_fail_commits_of_others(
-    address: Address, topics: tuple[str, str]
-) -> None:
-    allowed, _ = topics
-
-    async def attack() -> None:
-        for _ in range(ATTACKS):
-            async with connected(address) as client:
-                await client.send(COMMIT, 9, **commit(LONG))
-                assert await client.is_closed()
-
-    async def other(over: asyncio.Event) -> list[int]:
-        errors: list[int] = []
-        async with connected(address) as client:
-            while not (errors and over.is_set()):
-                topic = (await client.ask(COMMIT, 9, **commit(allowed))).topics[0]
-                errors.append(topic.partitions[0].error_code)
-        return errors
-
-    async def play() -> None:
-        over = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(other(over)) for _ in range(OTHERS)]
-            await asyncio.gather(*(attack() for _ in range(ATTACKERS)))
-            over.set()
-        assert all(set(one.result()) == {0} for one in others)
-
-    asyncio.run(play())
 
 
 def txn_commit(transactional_id: str, topic: str) -> dict[str, Any]:

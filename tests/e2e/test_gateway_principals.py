@@ -110,9 +110,7 @@ async def log_in(client: RawClient, config: ClientConfig) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", [*PASSWORDS, "OAUTHBEARER", "certificate"])
-def test_the_broker_sees_the_gateways_own_principal(
-    broker: SecuredBroker, mechanism: str, tmp_path: Path
-) -> None:
+def test_broker_sees_the_gateways_principal(broker: SecuredBroker, mechanism: str, tmp_path: Path) -> None:
     async def play() -> None:
         async with (
             gateway_at(login_of(broker, GATEWAY, mechanism, tmp_path)) as (gateway, _),
@@ -191,9 +189,7 @@ def test_the_gateway_authenticates_again_before_its_session_ends(
     uvloop.run(play())
 
 
-def test_broker_that_refuses_the_gateway_is_reported_in_a_sentence(
-    broker: SecuredBroker, tmp_path: Path
-) -> None:
+def test_broker_refusing_the_gateway_is_reported_in_a_sentence(broker: SecuredBroker, tmp_path: Path) -> None:
     servers, security = broker.bootstrap_servers, broker.security
     strangers = ClusterSecurity(tmp_path / "strangers", users={GATEWAY: "a guess"})
     wrong = {**security.client_properties(GATEWAY, "PLAIN")}

@@ -198,9 +198,7 @@ def test_list_includes_empty_groups(ask: Ask, billing: list[str]) -> None:
     ]
 
 
-def test_groups_describe_shows_state_members_and_offsets(
-    ask: Ask, client: CoordinatorClient, billing: list[str]
-) -> None:
+def test_describe_shows_members_and_offsets(ask: Ask, client: CoordinatorClient, billing: list[str]) -> None:
     (first, second), host = billing, client.header("")["client_host"]
     assert ask("describe", "billing").rows == [
         ["billing", ORDERS, "0", "4", "10", "6", first, host, "shop"],

@@ -14,7 +14,7 @@ from tests.spark.log import heartbeat
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-def test_requests_behind_the_offsets_are_counted_and_the_coordinators_own_records_are_not(
+def test_only_client_requests_behind_the_offsets_are_counted(
     broker: EmbeddedBroker,
 ) -> None:
     topic = new_layout().requests_topic

@@ -3,12 +3,10 @@ see it: in the status, the metrics, and whether the coordinator is ready. The qu
 that the replica's has not, for heartbeats of the group `DIFFERS`.
 """
 
-import asyncio
 import json
 import os
 import re
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,10 +21,6 @@ import pytest
 from cli.run_gateway import metrics_and_checks
 from clients.coordinator_client import CoordinatorClient, wait_for_views
 from embedded.broker import EmbeddedBroker
-from gateway.coordinator.backend import CoordinatorBackend
-from gateway.coordinator.fresh_groups import FreshGroups, Listing
-from gateway.coordinator.groups import GroupsReader
-from gateway.limits import Limits
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import clock_record
 from kafka_why.contract.errors import ErrorCode
@@ -43,13 +37,11 @@ from streaming.service.options import Options
 from streaming.service.status import read_status
 from tests.e2e.early import answering, answers, pid_of_replica
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
-from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 # Nobody who waits for a batch gets an answer sooner than this, on average.
 INTERVAL_MS = 2_000
-LISTINGS = 10
 DIFFERS = "differs"
 SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 
@@ -153,16 +145,6 @@ def test_query_repeats_each_early_answer_with_the_same_bytes(
     wait_until(lambda: seen.scrape().get(stable, 0) > 0, "the metrics have the group")
 
 
-def test_a_request_that_waits_for_views_is_left_to_the_query(
-    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
-) -> None:
-    before, _ = answers(broker.client_config, coordinator.options.layout)
-    wait_for_views(client)
-    early, of_query = answers(broker.client_config, coordinator.options.layout)
-    assert early == before
-    assert len(of_query) > len(early)
-
-
 def test_killed_replica_is_seeded_again_and_resumes_answering(seen: Seen, client: CoordinatorClient) -> None:
     """Meanwhile the query answers, the coordinator is ready, and counts go on."""
     member = stable_member(client, "killed")
@@ -188,36 +170,6 @@ def test_killed_replica_is_seeded_again_and_resumes_answering(seen: Seen, client
 
     wait_until(answers_early, "an early answer")
     assert replica().differences == 0
-
-
-def test_list_includes_groups_known_only_from_early_answers(
-    coordinator: Coordinator, client: CoordinatorClient
-) -> None:
-    options = coordinator.options
-    member = stable_member(client, "listed")
-    states, took_s = asyncio.run(listed(options, client))
-    assert states["listed"] == "Stable"
-    member.leave()
-    assert asyncio.run(listed(options, client))[0]["listed"] == "Empty"
-    # Each but the first would wait for a whole interval.
-    assert took_s < (LISTINGS - 1) * INTERVAL_MS / 1000 / 2
-
-
-async def listed(options: Options, client: CoordinatorClient) -> tuple[dict[str, str], float]:
-    """Return the states of all groups as a gateway lists them, and in what time it does so LISTINGS times."""
-    with GroupsReader(options.client_config, options.layout) as groups:
-        await until(lambda: groups.is_read)
-        backend = CoordinatorBackend(client, Limits())
-        fresh = FreshGroups(backend, groups, Limits(), options.layout.request_partitions)
-        began_s = time.monotonic()
-        found = [await fresh.shown(None, states_of) for _ in range(LISTINGS)]
-        took_s = time.monotonic() - began_s
-        assert None not in found
-        return found[0] or {}, took_s
-
-
-async def states_of(groups: Listing) -> dict[str, str]:
-    return {group.group_id: group.state for group in groups}
 
 
 @contextmanager
@@ -287,9 +239,7 @@ def test_difference_is_detected_and_the_replica_seeded_again(seen: Seen, client:
     assert same.heartbeat(1) is ErrorCode.NONE
 
 
-def test_clock_record_of_an_owner_without_a_claim_ends_no_replica(
-    seen: Seen, client: CoordinatorClient
-) -> None:
+def test_clock_record_without_a_claim_ends_no_replica(seen: Seen, client: CoordinatorClient) -> None:
     """Whoever may write requests may write that too. The query begins again, and the replica is silent."""
     member, status = stable_member(client, "forged-owner"), seen.coordinator.status
     before_ms = status.current.since_ms

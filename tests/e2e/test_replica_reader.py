@@ -88,7 +88,7 @@ def test_no_answer_is_missing_while_brokers_are_unavailable(tmp_path: Path) -> N
         broker.start()
 
         def shows() -> bool:
-            """Whether a later batch shows it. The reader connects again, and partitions get leaders."""
+            """Return True if a later batch shows it. The reader reconnects, and partitions get leaders."""
             audit.committed(HERE, BATCH_S)
             reader.read()
             return reader.difference is not None

@@ -41,7 +41,7 @@ POISON_VALUE = VALUES[POISON]
 
 
 def give_back(address: str, group: str, topic: str, folder: Path) -> list[int]:
-    """Two members get all records, until the poison does not come again. Returns its delivery counts."""
+    """Let two members fetch until the poison record does not come again. Return its delivery counts."""
     with JavaShares(address, folder) as shares, ExitStack() as stack:
         members = [stack.enter_context(shares.join(group, topic, str(POISON_VALUE))) for _ in range(2)]
 

@@ -112,7 +112,7 @@ def prepared(config: ClientConfig) -> tuple[str, str]:
 
 
 async def join(client: RawClient, group: str, topic: str) -> str:
-    """Become a member that has the topic's partition. Returns its id."""
+    """Become a member that has the topic's partition. Return its id."""
     body = beat(group, [topic]) | {"member_id": str(uuid4())}
     while not (answer := await client.ask(HEARTBEAT, 1, **body)).assignment:
         body["member_epoch"] = answer.member_epoch
@@ -156,9 +156,7 @@ def test_a_session_does_not_continue_for_a_user_without_rights(servers: Servers,
     servers.runner.run(asyncio.wait_for(play(), WAIT_TIMEOUT_S))
 
 
-def test_kafkas_share_consumer_begins_new_sessions_after_a_restart_of_the_gateway(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_share_consumer_begins_new_sessions_after_a_gateway_restart(servers: Servers, tmp_path: Path) -> None:
     config = servers.config
     prepare_topics(config, LAYOUT)
     group, topic = prepared(config)

@@ -98,9 +98,7 @@ def test_missing_topics_end_the_gateways_start(broker: EmbeddedBroker) -> None:
     assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
 
 
-def test_listen_address_of_another_machine_ends_the_start_of_run(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_foreign_listen_address_ends_the_start_of_run(broker: EmbeddedBroker, tmp_path: Path) -> None:
     cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
     at = ("--data-dir", str(tmp_path), "--ui-host", NOT_OF_THIS_MACHINE)
     end = ended(started("run", "--json", *cluster, *at))

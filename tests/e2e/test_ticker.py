@@ -83,9 +83,7 @@ def test_clock_record_attests_only_what_the_previous_round_proved(
         assert claims_ms == {min(appended_ms) - 1 - lag_ms}
 
 
-def test_concurrent_tickers_never_attest_a_time_too_early(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_concurrent_tickers_never_attest_too_early(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with ticking(broker, layout) as one, ticking(broker, layout) as other:
         wait_for_rounds(one)
         wait_for_rounds(other)
@@ -112,7 +110,7 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
 
 
 def comes_to_rest(broker: EmbeddedBroker, layout: TopicLayout) -> bool:
-    """Whether no clock record comes in the time of many."""
+    """Return True if no clock record comes in the time of many."""
     rounds = len(rounds_of(broker, layout))
     time.sleep(10 * INTERVAL_MS / 1000)
     return len(rounds_of(broker, layout)) == rounds

@@ -32,9 +32,7 @@ def settings_of(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
     return {name: setting["value"] for name, setting in next(iter(described.values()))[topic].items()}
 
 
-def test_missing_topics_are_created_with_required_settings(
-    broker: EmbeddedBroker, admin: KafkaAdminClient
-) -> None:
+def test_missing_topics_get_the_required_settings(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
     layout = new_layout(request_partitions=3, reply_partitions=5)
     prepare_topics(broker.client_config, layout)
     described = {t["name"]: t for t in admin.describe_topics(list(wanted_settings(layout)))}

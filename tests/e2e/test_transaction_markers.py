@@ -89,9 +89,7 @@ def test_4_1_markers_of_earlier_transactions_precede_the_position(
         assert earlier.offset < position <= own.offset
 
 
-def test_tl4_an_open_transaction_without_data_does_not_hold_the_stable_offset(
-    witness: Witness, wire: Wire
-) -> None:
+def test_tl4_open_transaction_without_data_holds_no_stable_offset(witness: Witness, wire: Wire) -> None:
     """I4: markers behind it can be read, whatever the isolation level."""
     with Wire(witness.client_config.bootstrap_servers) as other:
         hanging = witness.joined(other, TV2)

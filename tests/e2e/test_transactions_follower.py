@@ -58,7 +58,7 @@ class Followed:
         return producer
 
     def pending(self, producer: Producer, group_id: str) -> bytes:
-        """Write what a coordinator writes when it accepts a TxnOffsetCommit. Returns the record's key."""
+        """Write what a coordinator writes when it accepts a TxnOffsetCommit. Return the record's key."""
         key, value = self.entry(producer, group_id)
         self.write(key, value)
         return key

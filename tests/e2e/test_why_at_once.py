@@ -92,9 +92,7 @@ def shown(url: str) -> dict[str, Any]:
     return {line["group_id"]: line for line in found["groups"]} | {"remarks": " ".join(found["remarks"])}
 
 
-def test_page_shows_every_group_after_the_fact(
-    broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_shows_groups_after_the_fact(broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)  # so all that was before is read backwards
     monkeypatch.setattr(cluster_followers, "SLICE_RECORDS", 12)
     classic, epochs = new_group(), new_group()

@@ -114,9 +114,7 @@ def test_holders_match_the_clients_and_unconsumed_messages_are_counted(rocketmq:
     assert f"group {group[:-1]} is unknown to the cluster; did you mean {group}" in unknown.output
 
 
-def test_duplicate_client_id_and_its_unread_queues_are_reported(
-    rocketmq: RocketMqCluster, others: JavaClients
-) -> None:
+def test_duplicate_id_and_unread_queues_are_reported(rocketmq: RocketMqCluster, others: JavaClients) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     first = rocketmq.clients.push(group, topic, name="twin")
     second = others.push(group, topic, name="twin")
@@ -150,9 +148,7 @@ def test_different_subscriptions_are_reported_for_each_client(rocketmq: RocketMq
     assert "AllocateMessageQueueAveragelyByCircle" in found["different strategies"]["reason"]
 
 
-def test_suspended_client_is_silent_and_its_offsets_do_not_advance(
-    rocketmq: RocketMqCluster, others: JavaClients
-) -> None:
+def test_suspended_client_is_silent_and_stands_still(rocketmq: RocketMqCluster, others: JavaClients) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     awake = rocketmq.clients.push(group, topic)
     asleep = others.push(group, topic)

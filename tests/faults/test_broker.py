@@ -67,9 +67,7 @@ signal.pause()
 """
 
 
-def test_next_broker_takes_over_data_and_ports_of_an_orphaned_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first replaces a remembered port that is taken, maps the archive of its classes, which `make setup`
     makes, and has its folder for itself.
     """
@@ -104,7 +102,7 @@ def test_next_broker_takes_over_data_and_ports_of_an_orphaned_one(
 
 
 def is_over(pid_fd: int) -> bool:
-    """Whether the process has ended: Linux makes its pidfd readable then."""
+    """Return True if the process has ended: Linux makes its pidfd readable then."""
     return select.select([pid_fd], [], [], 0)[0] == [pid_fd]
 
 

@@ -281,7 +281,7 @@ def no_broker_stays(service: Service) -> None:
 
 
 def has_zombie(parent: int) -> bool:
-    """Whether a process under this one has ended and is not reaped. Others may end meanwhile."""
+    """Return True if a process under this one has ended and is not reaped. Others may end meanwhile."""
     for pid in child_pids(parent):
         with suppress(OSError):
             if b"Z (zombie)" in Path(f"/proc/{pid}/status").read_bytes():

@@ -184,7 +184,7 @@ class Story:
 
 
 def has_committed(member: PythonMember | ConfluentMember) -> bool:
-    """Whether a commit succeeds now. It does not during a rebalance, or before a member has records."""
+    """Return True if a commit succeeds now, as not during a rebalance or before a member has records."""
     try:
         member.commit()
     except (KafkaError, KafkaException):

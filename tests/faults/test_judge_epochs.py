@@ -53,7 +53,7 @@ class Group(Topics):
         return self.ask(HEARTBEAT, answer, member_id=member, member_epoch=epoch, **more)
 
     def static(self, member: str, *partitions: int) -> Self:
-        """Return a member joins with the instance id `i`."""
+        """Let a member join with the instance id `i`."""
         return self.beat(member, 0, 2, given=[*partitions], owned=[], instance_id="i")
 
     def removed(self, member: str, reason: str = SILENT) -> Self:

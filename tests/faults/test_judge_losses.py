@@ -44,7 +44,7 @@ def reported_beside() -> Report:
 
 
 def sound(last_s: float = LOST_S + 0.25) -> Loss:
-    """One commit is stored, another one waits, and two of a third group are gone and reported."""
+    """Return a loss: one commit is stored, another waits, two of a third group are gone and reported."""
     commits = [
         acknowledged(STORED, 7, LOST_S - 2),
         acknowledged(WAITING, 4, LOST_S - 1),
@@ -67,7 +67,7 @@ def of_two_partitions() -> Loss:
 
 
 def handled_later() -> Loss:
-    """Return the query has read a commit that was sent after the loss, from another topic."""
+    """Return a loss after which the query has read a later commit, from another topic."""
     loss = sound()
     late = Commit(STORED, 8, LOST_S + 1.5, is_acknowledged=True, sent_s=LOST_S + 1.25)
     return replace(loss, commits=[*loss.commits, late], stored={**loss.stored, STORED: 8})

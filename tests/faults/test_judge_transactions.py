@@ -30,7 +30,7 @@ class Group(Topics):
         return self.fetch(offset, 1, error, require_stable=True)
 
     def told(self, offset: int, *, committed: bool) -> Self:
-        """Return the client saw the transaction committed, or aborted."""
+        """Note that the client saw the transaction committed, or aborted."""
         (self.committed if committed else self.aborted).append(("g", 1, offset))
         return self
 

@@ -91,9 +91,7 @@ def running(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None
         yield
 
 
-def test_same_folder_takes_its_topics_again_without_waiting(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_same_folder_reclaims_its_topics_without_waiting(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     """As after SIGKILL: who holds the folder's lock need not ask whether the other one runs."""
     assert claim_topics(broker, layout, claim_of("one")) == 1
     with running(broker, layout, owner_epoch=1):
@@ -110,9 +108,7 @@ def test_same_state_on_another_machine_is_refused_while_the_first_runs(
     assert claim_topics(broker, layout, claim_of("one", host="another")) == 2
 
 
-def test_other_folder_is_refused_with_the_name_of_the_owner(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_other_folder_is_refused_by_the_owners_name(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     claim_topics(broker, layout, claim_of("one"))
     named = rf"process {os.getpid()} on {HOST}, folder /data/one, since 2023-11-14T22:13:20\+00:00, epoch 1"
     with running(broker, layout, owner_epoch=1):
@@ -166,16 +162,12 @@ def test_owner_of_new_topics_has_time_to_write_its_first_clock_record(
         claim_topics(broker, layout, claim_of("one", "/data/two"))
 
 
-def test_claim_on_a_deleted_topic_of_the_same_name_is_void(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_claim_on_a_deleted_namesake_topic_is_void(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     claim_topics(broker, layout, claim_of("one", requests_topic_id="deleted"))
     assert claim_topics(broker, layout, claim_of("two", "/data/two")) == 2
 
 
-def test_imported_state_takes_over_topics_from_its_old_folder(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_imported_state_takes_topics_of_its_old_folder(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     old = claim_of("one")
     moved = Moved("two", "one", exported_at_ms=old.since_ms)
     claim_topics(broker, layout, old)

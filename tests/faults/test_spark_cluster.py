@@ -87,7 +87,7 @@ class Working:
             self.answered[name] += 1
 
     def wait_for_answers(self, timeout_s: float = AFTER_A_LOSS_S) -> float:
-        """Wait until each group, and a new one, was answered twice from now on. Returns the seconds."""
+        """Wait until each group, and a new one, was answered twice from now on. Return the seconds."""
         began_s, before = time.monotonic(), dict(self.answered)
 
         def came() -> bool:
@@ -122,7 +122,7 @@ class Working:
 
 
 def check_every_request_was_answered_once(client_config: ClientConfig, layout: TopicLayout) -> int:
-    """Answers may be on the topic more than once, but are then equal. Returns the number of requests."""
+    """Check that repeated answers are equal. Return the number of requests."""
     asked = {
         request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
         for record in read_topic(client_config, layout.requests_topic)

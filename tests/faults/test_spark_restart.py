@@ -199,7 +199,7 @@ class Used(NamedTuple):
 
 
 def _used(session: Session) -> Used:
-    """Kill Spark's JVM, start it again and use it. Returns what this process has then."""
+    """Kill Spark's JVM, start it again and use it. Return what this process has then."""
     ended = session.jvm_pid
     os.kill(ended, signal.SIGKILL)
     assert session.has_lost_jvm()

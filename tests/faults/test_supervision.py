@@ -68,9 +68,7 @@ def client_of(options: Options, client_id: str = "client") -> CoordinatorClient:
 
 
 @pytest.mark.timeout(900)
-def test_query_survives_faults_and_names_what_stops_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_query_survives_faults_and_reports_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record at fault is named, and can be skipped; a state that cannot be read, and a damaged file, are
     named.
     """

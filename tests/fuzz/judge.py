@@ -111,7 +111,7 @@ def _compare_short_ways(message: bytes, request: Any) -> None:
 
 
 def _has_default_tags(part: Any) -> bool:
-    """Whether a tagged field is there with its default value. Kafka's writer leaves it out."""
+    """Return True if a tagged field is there with its default value. Kafka's writer leaves it out."""
     if isinstance(part, list):
         return any(map(_has_default_tags, part))
     if not isinstance(part, DataContainer):

@@ -103,11 +103,11 @@ class BrokerCluster:
 
     @property
     def client_config(self) -> ClientConfig:
-        """How clients reach it. Known when `bootstrap_servers` are."""
+        """The client settings of the cluster, available as soon as `bootstrap_servers` is."""
         return self.config_of(COORDINATOR)
 
     def config_of(self, user: str, mechanism: str = "SCRAM-SHA-512") -> ClientConfig:
-        """How a user reaches it, by a password. Without `security` every client is alike."""
+        """Return the client settings of a user with a password. Without `security` all clients are alike."""
         if self.security is None:
             return ClientConfig(self.bootstrap_servers)
         return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
@@ -166,7 +166,7 @@ class BrokerCluster:
 
     @contextmanager
     def holding(self, node: int) -> Iterator[None]:
-        """One broker is paused during the block."""
+        """Pause one broker during the block."""
         self.pause(node)
         try:
             yield
@@ -187,7 +187,7 @@ class BrokerCluster:
         self.nodes = (*self.nodes, node)
 
     def in_sync(self) -> bool:
-        """Whether all brokers serve clients and every partition has all its replicas in sync."""
+        """Return True if all brokers serve clients and every partition has all its replicas in sync."""
         return _is_in_sync(self.config_of(ADMIN, "PLAIN"), self.nodes)
 
     def wait_until_in_sync(self, timeout_s: float = IN_SYNC_TIMEOUT_S) -> None:

@@ -110,7 +110,7 @@ class Cluster:
         return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
 
     def differences(self, group: AnyModernGroup) -> TopicImages:
-        """Return what the watcher sends the group: the topics that the group does not know as they are."""
+        """Return what the watcher sends the group: the topics whose metadata the group lacks."""
         names = sorted({*group.topics, *group.unknown_topics()})
         return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
 

@@ -66,7 +66,7 @@ def _revokes_in_its_state(member: ConsumerMember) -> bool:
 
 
 def _has_nothing_newer(member: ConsumerMember) -> bool:
-    """Return a static member that has left for a while has its partitions at epoch 0."""
+    """Return True if a static member that is temporarily away has its partitions at epoch 0."""
     away = member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
     most = 0 if away else member.member_epoch
     held = (member.assigned, member.pending_revocation)

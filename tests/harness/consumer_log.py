@@ -174,7 +174,7 @@ class ConsumerLog(PlayedLog):
         )
 
     def _watch(self) -> None:
-        """What the watcher sends: where a group's topics and patterns differ from the cluster's."""
+        """Send what the watcher sends: where a group's topics and patterns differ from the cluster's."""
         for group_id in GROUPS:
             group = self.group(group_id)
             if group is None:
@@ -232,7 +232,7 @@ class ConsumerLog(PlayedLog):
         self._check_rights(group)
 
     def _check_rights(self, group: ConsumerGroup | None) -> None:
-        """Where all gateways check what clients may DESCRIBE, no pattern matches another topic."""
+        """Check that no pattern matches a topic its client may not DESCRIBE, if all gateways check rights."""
         if group is not None and self.may is not None:
             matched = {name for resolved in group.resolved_regexes.values() for name in resolved.topics}
             assert all(re.fullmatch(self.may, name) for name in matched)

@@ -56,7 +56,7 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
 
 
 def is_usual(heartbeat_interval_ms: int) -> bool:
-    """Whether the interval is the default."""
+    """Return True if the interval is the default."""
     return heartbeat_interval_ms == _DEFAULT_INTERVAL_MS
 
 

@@ -47,9 +47,8 @@ def fetch(*topics: bytes, count: int | None = None, end: bytes = b"") -> bytes:
     return request(FETCH, 17, head + listed + (end or fetch_end()))
 
 
-# 2^32 and 2^32 + 1: tags 0 and 1 to Kafka, which drops what is beyond 32 bits, unknown tags to other readers.
+# 2^32: tag 0 to Kafka, which drops what is beyond 32 bits, an unknown tag to other readers.
 OVERFLOWING_0 = bytes([0x80, 0x80, 0x80, 0x80, 0x10])
-OVERFLOWING_1 = bytes([0x81, 0x80, 0x80, 0x80, 0x10])
 _UNKNOWN = 100
 
 
@@ -64,9 +63,3 @@ def fetch_with_hidden_topic(allowed: UUID, secret: UUID) -> bytes:
     section = tags(tag(OVERFLOWING_0, bytes(16) + hidden))
     first = allowed.bytes + array(fetch_partition(section))
     return fetch(first + shown, count=2, end=b" ")[:-1]
-
-
-def fetch_of_hidden_replica(allowed: UUID, replica_id: int) -> bytes:
-    """Return a Fetch of a consumer to a reader that keeps the tag's bits, of this follower to Kafka."""
-    state = tag(OVERFLOWING_1, pack(">iq", replica_id, 1) + b"\0")
-    return fetch(fetch_topic(allowed, fetch_partition()), end=fetch_end(section=tags(state)))

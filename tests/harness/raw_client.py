@@ -61,7 +61,7 @@ class RawClient:
             return await self.reader.read()
 
     async def is_closed(self) -> bool:
-        """Whether the other side closes the connection without another answer."""
+        """Return True if the other side closes the connection without another answer."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self.reader.read(1) == b""

@@ -73,7 +73,7 @@ def machine(
 
 
 def apply_all(machine: StateMachine, records: Iterable[Record]) -> dict[str, bytes]:
-    """Take these records. Returns the answers by their requests."""
+    """Take these records. Return the answers by their requests."""
     for record in records:
         machine.apply(LogRecord(*record))
     return answers_in(machine.answers.drain())

@@ -102,7 +102,7 @@ class Descendants:
         return [command_of(pid) for pid, fd in self.handles.items() if fd not in ended]
 
     def has(self, part: str) -> bool:
-        """Whether one with this in its command line has not ended."""
+        """Return True if one with this in its command line has not ended."""
         return any(part in command for command in self.running())
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def pages(start: str, alike: int = 3) -> Iterator[tuple[str, bytes]]:
 
 
 def page(url: str) -> Iterator[tuple[str, bytes]]:
-    """One page."""
+    """Yield one page."""
     yield url, _read(url)
 
 

@@ -221,19 +221,19 @@ class SecuredBroker(EmbeddedBroker):
 
     @property
     def client_config(self) -> ClientConfig:
-        """How the coordinator reaches it."""
+        """The client settings of the coordinator."""
         return self.config_of(COORDINATOR)
 
     def config_of(self, user: str, mechanism: str = "SCRAM-SHA-512") -> ClientConfig:
-        """How a user reaches it, by a password."""
+        """Return the client settings of a user with a password."""
         return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
 
     def config_by_certificate(self, user: str) -> ClientConfig:
-        """How a user reaches it, by a certificate."""
+        """Return the client settings of a user with a certificate."""
         return ClientConfig(f"{HOST}:{self._mutual_port}", self.security.certificate_properties(user))
 
     def config_by_token(self, endpoint: str, client: str, secret: str) -> ClientConfig:
-        """How a client reaches it, by tokens of this endpoint."""
+        """Return the settings of a client that gets tokens from this endpoint."""
         return ClientConfig(self.bootstrap_servers, self.security.token_properties(endpoint, client, secret))
 
     def start(self) -> None:

@@ -74,7 +74,7 @@ def _assignable(group: ShareGroup) -> set[tuple[bytes, int]]:
 
 
 def _is_open(group: ShareGroup, parked: Parked) -> bool:
-    """Whether the share coordinator has still to answer what the request waits for, and nothing else."""
+    """Return True if the request waits for nothing but open answers of the share coordinator."""
     if parked.kind is ParkedKind.DELETE_GROUP:
         return bool(group.deletion)
     waits = [

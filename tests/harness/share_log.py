@@ -200,13 +200,13 @@ class ShareLog(PlayedLog):
         return ShareGroupHeartbeat(**client.common(), member_id="nobody", member_epoch=3)
 
     def _watch(self, group_id: str) -> None:
-        """What the watcher sends: where a group's topics differ from the cluster's."""
+        """Send what the watcher sends: where a group's topics differ from the cluster's."""
         group = self.group(group_id)
         if group is not None and (topics := self._news_of_topics(group)):
             self._send(None, TopicMetadata(group_id=group_id, topics=topics))
 
     def _coordinate(self, group_id: str, *, works: bool) -> None:
-        """What the share coordinator answers to an open task, or once more to a former one."""
+        """Send the share coordinator's answer to an open task, or repeat the answer to a former one."""
         group = self.group(group_id)
         if group is not None and (works or self.random.random() < 0.9):
             for task in open_tasks(group) if works else open_tasks(group)[:1]:

@@ -101,7 +101,7 @@ class Replica:
         self.follower = self._producer = self._seeding = None
 
     def act(self) -> None:
-        """One thing that its process does."""
+        """Take one random step of its process."""
         random = self._world.random
         if not self._is_wanted:
             return

@@ -56,7 +56,7 @@ class Service:
             self._world.others_act()
 
     def go_on(self) -> None:
-        """One step of the start, or one of the query."""
+        """Take one step of the start, or of the query."""
         if self._is_acting:
             return
         self._is_acting = True

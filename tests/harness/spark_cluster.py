@@ -87,7 +87,7 @@ class SparkCluster:
         self.stop()
 
     def _run(self, name: str, main_class: str, *arguments: str) -> int:
-        """Start a daemon of Spark. Returns the process id of its JVM."""
+        """Start a daemon of Spark. Return the process id of its JVM."""
         environment = os.environ | {
             "JAVA_HOME": str(find_java().parent.parent),
             "SPARK_HOME": str(_SPARK_HOME),

@@ -107,7 +107,7 @@ class Producer:
         return self
 
     def add(self, topic: str, partition: int = 0, *, waits: bool = True) -> int:
-        """AddPartitionsToTxn v3 for one partition. Returns its error code."""
+        """AddPartitionsToTxn v3 for one partition. Return its error code."""
 
         def ask() -> int:
             answer = self.wire.ask(
@@ -129,7 +129,7 @@ class Producer:
         return error
 
     def produce(self, topic: str, value: bytes = b"x", partition: int = 0) -> int:
-        """Produce one record in the transaction. Returns the error code. TV1 needs `add` before it."""
+        """Produce one record in the transaction. Return the error code. TV1 needs `add` before it."""
         sequence = self._sequences.get((topic, partition), 0)
         builder = MemoryRecordsBuilder(
             2,
@@ -158,7 +158,7 @@ class Producer:
         return error
 
     def end(self, *, commit: bool) -> int:
-        """EndTxn, v4 in TV1 and v5 in TV2. Returns the error code."""
+        """EndTxn, v4 in TV1 and v5 in TV2. Return the error code."""
         answer = self.wire.ask(
             END,
             4 if self.protocol == TV1 else 5,
@@ -181,7 +181,7 @@ class Producer:
         return answer
 
     def add_offsets(self, group_id: str, version: int = 3) -> int:
-        """AddOffsetsToTxn, again while an earlier transaction ends. Returns the error code."""
+        """AddOffsetsToTxn, again while an earlier transaction ends. Return the error code."""
         give_up_s = time.monotonic() + _TIMEOUT_S
         while True:
             answer = self.wire.ask(ADD_OFFSETS, version, **self._named(), group_id=group_id)
@@ -192,7 +192,7 @@ class Producer:
     def commit_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int], version: int | None = None, **member: Any
     ) -> int:
-        """TxnOffsetCommit, v3 in TV1 and v5 in TV2. Returns the error code, the same of all partitions."""
+        """TxnOffsetCommit, v3 in TV1 and v5 in TV2. Return the error code, the same of all partitions."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, partition), offset in offsets.items():
             topics.setdefault(topic, []).append(

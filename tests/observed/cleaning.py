@@ -32,7 +32,7 @@ class Cleaner:
         self._alter(_OF_TOPIC)
 
     def clean_before(self, at_ms: int) -> int:
-        """Have the records before a time compacted, but for those in a segment with later ones. Returns the
+        """Have the records before a time compacted, but for those in a segment with later ones. Return the
         time from which on none was.
         """
         with StoredLog(self._client_config, KAFKAS_OFFSETS_TOPIC) as log:

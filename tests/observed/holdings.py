@@ -60,7 +60,7 @@ class Holdings(Comparison):
             yield self.verdict(step, Line.ASSIGNED, is_right, ended_ms, last_came_ms)
 
     def _apply(self, found: Sequence[Rebalance]) -> list[str]:
-        """Let members gain and lose what the report says. Returns what cannot be."""
+        """Let members gain and lose what the report says. Return what cannot be."""
         assert self._held is not None
         wrong = []
         for moves in (r.moves for r in found if r.moves is not None):

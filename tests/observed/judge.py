@@ -78,7 +78,7 @@ class Judge(Comparison):
         return is_same or any(note.startswith(MISSING) for note in self.report.notes)
 
     def _with_session(self, step: Step) -> Step:
-        """Return a static member that was away for longer than its session went, and joined anew."""
+        """Return the step with a static member's end and return, if it was away longer than its session."""
         (client,) = step.causes.get(CauseKind.STATIC_MEMBER_RETURNED) or {""}
         back_ms = [s.at_ms for s in self.truth.seen if s.client_id == client and s.at_ms > step.began_ms]
         if not back_ms or back_ms[0] - step.began_ms <= SESSION_MS - HEARTBEAT_MS:

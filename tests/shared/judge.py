@@ -60,7 +60,7 @@ class Event:
 
     @property
     def is_done(self) -> bool:
-        """Whether an acknowledgement that ends a record succeeded."""
+        """Return True if an acknowledgement that ends a record succeeded."""
         return self.kind == "outcome" and self.words[0] in DONE and self.words[1] == "-"
 
 
@@ -115,7 +115,7 @@ def pending(story: Story) -> dict[str, set[int]]:
 
 
 def _is_wanted(story: Story, group: str, written: Written) -> bool:
-    """Whether the topic is there, and the last change of offsets did not skip the record."""
+    """Return True if the topic is there, and the last change of offsets did not skip the record."""
     eras = story.eras.get(group, ())
     start = eras[-1].starts.get(written.place, 0) if eras else 0
     return written.place.life == story.lives[written.place.topic] and written.offset >= start

@@ -68,12 +68,12 @@ class Members:
         return self.folder / f"{group}.away"
 
     def has_left(self, group: str) -> bool:
-        """Whether no process has a member of the group."""
+        """Return True if no process has a member of the group."""
         self.read()
         return not any(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
 
     def has_joined(self, group: str) -> bool:
-        """Whether each process has a member of the group."""
+        """Return True if each process has a member of the group."""
         self.read()
         return all(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
 

@@ -167,7 +167,7 @@ class ShareStage(Stage):
 
     @property
     def story(self) -> Story:
-        """What has happened so far."""
+        """The story so far."""
         self.members.read()
         events = sorted(self.members.events, key=lambda event: event.at_ns)
         return Story(dict(self.producers.written), events, self.eras, self.producers.lives, tuple(GROUPS))

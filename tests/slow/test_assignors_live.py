@@ -31,7 +31,7 @@ def test_random_assignments_equal_kafkas() -> None:
 
 
 def far_from_rack(case: Case, answer: Answer) -> int:
-    """How many partitions have no replica on the rack of their member, as far as Kafka looks at racks."""
+    """Return the number of partitions without a replica on their member's rack, where Kafka uses racks."""
     rack_of = {m: member.subscription.rack_id for m, member in case.members.items()}
     wanted = {topic for member in case.members.values() for topic in member.subscription.topics}
     replicas = {TopicPartition(t, n): r for t in wanted for n, r in enumerate(case.racks[t])}

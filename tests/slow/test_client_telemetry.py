@@ -42,7 +42,7 @@ def why(options: GatewayOptions, group_id: str) -> str:
 
 
 def told_of_polls(options: GatewayOptions, group_id: str) -> Callable[[], bool]:
-    """Whether `why` says how long a member had not polled, and which limit that was over."""
+    """Return a check that `why` reports how long a member had not polled, and the limit it exceeded."""
 
     def is_told() -> bool:
         seconds = [int(found) for found in re.findall(TOLD, why(options, group_id))]

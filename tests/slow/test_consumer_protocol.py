@@ -96,7 +96,7 @@ class Migration:
         self.start(place, is_of_consumer_protocol=is_of_consumer_protocol)
 
     def has_all(self, sent: int) -> bool:
-        """Whether all records have come."""
+        """Return True if all records have come."""
         for member in self.everyone:
             self.taken.update(member.poll())
         return self.taken >= set(range(sent))

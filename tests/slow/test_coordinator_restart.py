@@ -78,7 +78,7 @@ def whole(service: Service) -> None:
         service.start()
 
 
-def test_restart_keeps_groups_and_answers_requests_sent_meanwhile(
+def test_restart_keeps_groups_and_answers_later_requests(
     service: Service, topic: str, tmp_path: Path
 ) -> None:
     """While it is stopped, its state is exported, and goes on at new topics, too."""

@@ -16,9 +16,7 @@ from tests.harness.commands import invoke
 pytestmark = pytest.mark.e2e
 
 
-def test_recreated_topic_has_no_offsets_of_the_old_one(
-    gateway: str, options: GatewayOptions, topic: str
-) -> None:
+def test_recreated_topic_has_no_old_offsets(gateway: str, options: GatewayOptions, topic: str) -> None:
     client_config, layout, group_id = options.client_config, options.layout, new_group()
     consume_and_leave(gateway, group_id, topic, range(RECORDS))
     with closing(kafka_clients.admin(client_config)) as admin:

@@ -91,7 +91,7 @@ def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_each_mechanism_accepts_valid_credentials(
+def test_mechanism_accepts_credentials(
     gateway: str, identities: Identities, topic: str, mechanism: str
 ) -> None:
     in_python = identities.in_python(mechanism, "ann")
@@ -106,9 +106,7 @@ def test_each_mechanism_accepts_valid_credentials(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_each_mechanism_rejects_invalid_credentials(
-    gateway: str, identities: Identities, mechanism: str
-) -> None:
+def test_mechanism_rejects_invalid_credentials(gateway: str, identities: Identities, mechanism: str) -> None:
     """A user that does not exist. tests/unit/gateway/test_sasl.py has wrong passwords, by kafka-python."""
     errors: list[str] = []
     wrong = identities.in_confluent(mechanism, "nobody")

@@ -73,7 +73,7 @@ class ToolsGroup:
         return rows(printed) if "CONSUMER-ID" in printed else []
 
     def is_shared(self, members: int) -> bool:
-        """Whether so many members have as many partitions each, by the same tool."""
+        """Return True if so many members have as many partitions each, by the same tool."""
         return [cells[4] for cells in self.members()] == [str(PARTITIONS // members)] * members
 
     def wait_until(self, state: str, members: int) -> None:
@@ -109,7 +109,7 @@ def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
 def group(
     gateway: str, topic: str, tools: JavaTools, jvm: JavaShares, coordinator: GroupRequests
 ) -> ToolsGroup:
-    """One that is not there yet; its topic has records."""
+    """Return a group that does not exist yet, with a topic that has records."""
     produce(gateway, topic, range(RECORDS))
     return ToolsGroup(new_group(), topic, tools, jvm, coordinator)
 
@@ -200,9 +200,7 @@ def assert_offsets_are_reset(group: ToolsGroup) -> None:
     assert group.offsets() == {0: EACH - 3, 1: EACH - 3, 2: EACH, 3: EACH}
 
 
-def test_three_client_libraries_share_a_group(
-    options: GatewayOptions, gateway: str, group: ToolsGroup
-) -> None:
+def test_three_libraries_share_a_group(options: GatewayOptions, gateway: str, group: ToolsGroup) -> None:
     with ExitStack() as stack:
         settings = {"session_timeout_ms": str(JAVA_SESSION_MS), "heartbeat_interval_ms": "1000"}
         in_java = stack.enter_context(group.console_consumer(**settings))
@@ -292,8 +290,8 @@ class StaticMembers:
         self.one, self.two = self._join("one"), self._join("two")
 
     def come_back(self) -> None:
-        """Who comes back within the session has its partitions, and nobody else notices. A topic that matches
-        and is made later is theirs, too.
+        """Check that a static member that returns in time keeps its partitions, unnoticed by others, and that
+        a matching topic that is created later is assigned, too.
         """
         share(self.one, self.two)
         self._assert_pattern_is_known()

@@ -68,7 +68,7 @@ def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
 
 
 def consume_more(broker: EmbeddedBroker, topic: str, members: Sequence[Member], sent: int) -> int:
-    """Produce the next records, which the members get once each. Returns how many there are now."""
+    """Produce the next records, which the members get once each. Return how many there are now."""
     produce(broker.bootstrap_servers, topic, range(sent, sent + RECORDS))
     assert consume(RECORDS, *members, since=sent) == list(range(sent, sent + RECORDS))
     for member in members:

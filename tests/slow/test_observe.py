@@ -265,7 +265,7 @@ def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
 
 
 def is_rebalancing(history: list[HistoryEntry]) -> bool:
-    """Whether the last entry is the beginning of a rebalance that was seen."""
+    """Return True if the last entry is the beginning of a rebalance that was seen."""
     return history[-1].type is EntryType.PREPARING_REBALANCE and history[-1].within_ms is not None
 
 

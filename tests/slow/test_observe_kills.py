@@ -61,9 +61,7 @@ LAST_OFFSET = 1_000_000
 
 
 @pytest.mark.timeout(900 + 60 * scaled(KILLS))
-def test_whatever_breaks_no_entry_is_lost_or_repeated(
-    broker: EmbeddedBroker, topic: str, tmp_path: Path
-) -> None:
+def test_no_entry_is_lost_or_repeated_by_kills(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     dice = random.Random(20261126)
     committing = f"commits-{uuid.uuid4()}"
     groups = [f"{kind}-{uuid.uuid4()}" for kind in ("classic", "consumer", "both")]
@@ -84,7 +82,7 @@ def test_whatever_breaks_no_entry_is_lost_or_repeated(
         found: dict[str, list[HistoryEntry]] = {}
 
         def agree() -> bool:
-            """Return a broker may delete groups meanwhile, which one observer reads before the other."""
+            """Return True if both have the same entries. A deletion reaches one observer first."""
             found.update({group_id: entries_of(broken, group_id) for group_id in groups})
             return entries_in(tmp_path / "out", groups) == found
 
@@ -145,7 +143,7 @@ def check_a_full_disk_is_an_alarm(observing: Observing) -> None:
 
 
 def metric(observing: Observing, line: str) -> bool:
-    """Whether the metrics have this line."""
+    """Return True if the metrics have this line."""
     ready = re.search(r"metrics (http://\S+),", observing.running.log_path.read_text())
     assert ready is not None
     with urlopen(ready[1], timeout=10) as response:

@@ -245,9 +245,7 @@ def test_coordinator_page_matches_its_metrics_and_topics(page: str, coordinated:
         assert found["claim"]["pid"] == coordinated.pid
 
 
-def test_page_without_metrics_infers_a_running_coordinator_from_topics(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_page_without_metrics_infers_a_coordinator(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with serving(broker, layout, connect_to="", metrics_url=None) as url:
         wait_until(
             lambda: "A coordinator runs" in str(in_json(url, "coordinator")["sentence"]), "a look", 40.0

@@ -82,7 +82,7 @@ def is_exact(driver: Chrome) -> bool:
 
 
 def places(driver: Chrome) -> dict[str, float]:
-    """Where each rebalance in the picture begins, in parts of its width."""
+    """Return where each rebalance in the picture begins, in parts of its width."""
     found: list[tuple[str, float]] = driver.execute_script(
         "const box = document.querySelector('svg.timeline').getBoundingClientRect();"
         "return [...document.querySelectorAll('svg.timeline .flag')]"
@@ -91,9 +91,7 @@ def places(driver: Chrome) -> dict[str, float]:
     return {text: begin for text, begin in found if 0 < begin < 1}
 
 
-def test_drag_changes_the_picture_at_once_and_the_address_keeps_it(
-    served: tuple[Held, str], driver: Chrome
-) -> None:
+def test_drag_changes_the_picture_and_address_at_once(served: tuple[Held, str], driver: Chrome) -> None:
     held, url = served
     opened(driver, url)
     with held.holding():
@@ -111,9 +109,7 @@ def test_drag_changes_the_picture_at_once_and_the_address_keeps_it(
     assert errors_of(driver) == []
 
 
-def test_stretched_picture_places_rebalances_as_the_server_does(
-    served: tuple[Held, str], driver: Chrome
-) -> None:
+def test_stretched_picture_equals_the_servers(served: tuple[Held, str], driver: Chrome) -> None:
     """Also after a second drag while the first is not answered. Labels of lanes stay."""
     held, url = served
     opened(driver, url)

@@ -306,7 +306,7 @@ def check_topic_is_made_by_writing(gateway: str) -> None:
 
 
 def listening_ms(process: Run) -> float:
-    """When its gateway began to listen, by its log: a look from outside may come late."""
+    """Return the time at which its gateway began to listen, by its log, because a poll may come late."""
     entries = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
     first = next(entry for entry in entries if entry["event"] == "listening")
     return datetime.fromisoformat(first["timestamp"]).timestamp() * 1000

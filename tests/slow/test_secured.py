@@ -100,15 +100,11 @@ def told(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize(("story", "library"), STORIES)
-def test_unmodified_clients_complete_the_story_at_secured_brokers(
-    told: Told, story: str, library: str
-) -> None:
+def test_clients_complete_the_story_at_secured_brokers(told: Told, story: str, library: str) -> None:
     told[story, library].result()
 
 
-def test_recommended_acls_are_enough_for_a_gateway_and_for_the_tools(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_recommended_acls_suffice_for_gateway_and_tools(secured: Secured, tmp_path: Path) -> None:
     topic, group_id = f"orders-{uuid.uuid4()}", new_group()
     create_topic(secured.client_config, topic, PARTITIONS, {})
     options = GatewayOptions(secured.config_of(GATEWAY), secured.layout, Address("127.0.0.1", 0))

@@ -56,7 +56,7 @@ def of_group(group_id: str, lines: list[list[str]]) -> list[list[str]]:
 
 
 def lags(shares: JavaShares, group_id: str) -> dict[int, str]:
-    """How many records are left by `kafka-share-groups`, by partition. The start offset that is shown
+    """Return the lag that `kafka-share-groups` shows, by partition. The start offset that is shown
     may be behind what is acknowledged.
     """
     lines = of_group(group_id, shares.tool("--describe", "--offsets", "--group", group_id))

@@ -107,7 +107,7 @@ class Bench:
         self.query = None
 
     def run(self, *batches: Iterable[Record]) -> list[Written]:
-        """Run these batches, starting the query if needed. Returns the records written meanwhile."""
+        """Run these batches, starting the query if needed. Return the records written meanwhile."""
         before = len(self.written)
         for records in batches:
             self.add_file(records)

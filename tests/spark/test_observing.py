@@ -66,7 +66,7 @@ def run(
     *batches: Sequence[LogRow],
     sink: Callable[[DataFrame, int], None] | None = None,
 ) -> tuple[list[Any], Counter[str]]:
-    """Run the query over these batches. Returns the rows that it wrote, and its counts. A sink gets the
+    """Run the query over these batches. Return the rows that it wrote, and its counts. A sink gets the
     second batch twice, as after a crash.
     """
     written: list[Any] = []

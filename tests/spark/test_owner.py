@@ -24,9 +24,7 @@ def test_only_clock_records_of_an_owner_move_time(make_bench: Callable[..., Benc
         assert bool(events(written, "g", "MemberRemoved")) == bool(owner_epoch)
 
 
-def test_no_state_partition_writes_after_a_later_claim(
-    make_bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_no_partition_writes_after_a_later_claim(make_bench: Callable[..., Bench], tmp_path: Path) -> None:
     """The tasks of a batch write to Kafka one by one, as here into files, and not all at its end. The clock
     record of the later owner is the last record of one partition of requests.
     """

@@ -171,7 +171,7 @@ def go_on(bench: Bench) -> list[Written]:
     return bench.run(*story()[LAST + 1 :])
 
 
-def test_requests_after_the_rollback_point_are_answered_alike(
+def test_requests_after_rollback_are_answered_alike(
     stopped: Callable[[], Bench], spark: SparkSession
 ) -> None:
     """Over an outage that began since, an expiry, a join, two changes of the configuration, and a batch that

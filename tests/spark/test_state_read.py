@@ -49,9 +49,7 @@ def running(bench: Bench, tmp_path: Path) -> Checkpoint:
     return checkpoint
 
 
-def test_the_newest_and_an_earlier_batch_are_read_and_nothing_is_written(
-    bench: Bench, running: Checkpoint
-) -> None:
+def test_newest_and_earlier_batch_are_read_without_a_write(bench: Bench, running: Checkpoint) -> None:
     before = listing(spark_of(running))
     newest, first = read_stored(running, bench.spark), read_stored(running, bench.spark, 0)
     assert listing(spark_of(running)) == before

@@ -70,7 +70,7 @@ class Application(ABC):
         return judge_copies(inputs, outputs)
 
     def has_given_up(self, log: str) -> bool:
-        """Whether a process that runs does nothing any more, by its log."""
+        """Return True if a process that runs does nothing any more, by its log."""
         return False
 
 

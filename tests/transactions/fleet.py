@@ -114,7 +114,7 @@ class Fleet:
     def drain(self) -> tuple[Offsets, float]:
         """Wait until the group has committed its whole input, no transaction is open, and the output has a
         record for each of the input; or, where one is missing or offsets stay pending, for PENDING_TIMEOUT_S
-        after the last record of the output. Returns the group's offsets, and the time since that record in s.
+        after the last record of the output. Return the group's offsets, and the time since that record in s.
 
         Streams commits its input before it has counted it: the records are in a repartition topic meanwhile.
         """
@@ -147,7 +147,7 @@ class Fleet:
         yield from self.application.judge(self.fed, copies)
 
     def describe(self) -> str:
-        """How far the application is, and how its instances ended last."""
+        """Return the progress of the application, and how its instances ended last."""
         ends = [f"{instance.name} ended {instance.ends[-1]}" for instance in self.instances if instance.ends]
         return "; ".join([f"{self.application.name}: {self.seen} of {self.sent}", *ends])
 

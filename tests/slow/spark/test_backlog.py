@@ -85,7 +85,7 @@ def test_backlog_is_processed_in_bounded_memory(
 
 
 def _heartbeats(member_id: str, partition: int, first: int) -> pa.Table:
-    """One heartbeat every millisecond, in the reverse order of the log."""
+    """Return one heartbeat every millisecond, in the reverse order of the log."""
     value = encode(structs.replace(heartbeat("g", member_id), client_host=LONG_HOST))
     back = np.arange(HEARTBEATS - 1, -1, -1)
     columns = {

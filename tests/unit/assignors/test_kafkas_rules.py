@@ -38,9 +38,7 @@ def member(
     ],
     ids=["an empty instance id is one", "one instance id"],
 )
-def test_static_members_are_first_by_instance_id(
-    group: dict[str, MemberSubscription], order: list[str]
-) -> None:
+def test_static_members_sort_by_instance_id(group: dict[str, MemberSubscription], order: list[str]) -> None:
     assert members_in_order(group) == order
     assert java_order("\ud800") < java_order("\ue000"), "a lone surrogate has a place"
 

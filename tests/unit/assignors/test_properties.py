@@ -170,9 +170,7 @@ def test_roundrobin_equals_a_walk_around_the_members(group: DrawnGroup) -> None:
 
 
 @given(group=groups(same_topics=True), seed=st.randoms(use_true_random=False))
-def test_range_by_rack_gives_the_shares_of_plain_range_and_keeps_topics_co_partitioned(
-    group: DrawnGroup, seed: Random
-) -> None:
+def test_range_by_rack_keeps_plain_shares_and_co_partitioning(group: DrawnGroup, seed: Random) -> None:
     near = {
         member_id: replace(
             member, subscription=replace(member.subscription, rack_id=seed.choice(["x", "y", None]))

@@ -166,9 +166,7 @@ def test_nothing_moves_when_nothing_has_changed(name: str, group: GroupWithPast)
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @some
 @given(group=groups(same_topics=True), data=st.data())
-def test_when_a_member_leaves_only_its_partitions_move(
-    name: str, group: GroupWithPast, data: st.DataObject
-) -> None:
+def test_only_partitions_of_a_leaver_move(name: str, group: GroupWithPast, data: st.DataObject) -> None:
     assume(len(group.wishes) > 1)
     before = group.settle(name)
     gone = data.draw(st.sampled_from(sorted(before)))

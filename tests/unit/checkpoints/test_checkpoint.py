@@ -56,9 +56,7 @@ def test_the_numbers_of_shards_and_of_partitions_are_pinned(
         ("request_partitions", 8),
     ],
 )
-def test_checkpoint_of_another_topic_is_refused_by_name(
-    checkpoint: Checkpoint, field: str, now: object
-) -> None:
+def test_checkpoint_of_another_topic_is_refused(checkpoint: Checkpoint, field: str, now: object) -> None:
     checkpoint.pin(IDENTITY)
     with pytest.raises(FolderError) as raised:
         checkpoint.pin(msgspec.structs.replace(IDENTITY, **{field: now}))

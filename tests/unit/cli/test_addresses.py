@@ -60,9 +60,7 @@ def test_address_tests_cover_every_command_that_needs_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=IDS)
-def test_invalid_address_option_reports_the_expected_form(
-    path: tuple[str, ...], option: click.Parameter
-) -> None:
+def test_invalid_address_option_reports_expected_form(path: tuple[str, ...], option: click.Parameter) -> None:
     kind = next(kind for kind in WRONG if option.type is kind)
     name = option.opts[0]
     others = ["NAME"] if path in (("why",), ("state", "export")) else []

@@ -69,9 +69,7 @@ def test_assign_computes_the_current_assignment_by_a_strategy(tmp_path: Path) ->
         ),
     ],
 )
-def test_assign_refuses_incomplete_or_invalid_input(
-    arguments: list[str], exit_code: int, message: str
-) -> None:
+def test_assign_refuses_invalid_input(arguments: list[str], exit_code: int, message: str) -> None:
     result = CliRunner().invoke(assign, arguments)
     assert result.exit_code == exit_code
     assert message in result.stderr

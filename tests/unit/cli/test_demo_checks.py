@@ -52,9 +52,7 @@ def gone(client: str, rule: str) -> HistoryEntry:
         (set(), {}, False),
     ],
 )
-def test_demo_check_fails_if_a_record_was_not_consumed(
-    produced: set[str], counts: dict[str, int], ok: bool
-) -> None:
+def test_demo_check_fails_if_a_record_was_lost(produced: set[str], counts: dict[str, int], ok: bool) -> None:
     assert checks.all_consumed(produced, counts).ok is ok
 
 

@@ -109,9 +109,7 @@ def test_coordinator_adapter_differs_only_in_its_name_and_assigns_nothing(name: 
         (CooperativeStickyAssignor, "theirs"),
     ],
 )
-def test_a_group_may_mix_ours_with_kafka_pythons(
-    theirs: type[AbstractPartitionAssignor], leader: str
-) -> None:
+def test_group_may_mix_ours_with_kafka_pythons(theirs: type[AbstractPartitionAssignor], leader: str) -> None:
     group = RebalancingConsumers(make_cluster({"t": 12}), "t")
     join(group, theirs.name, ["mine"])
     group.assignors["theirs"] = theirs()

@@ -137,9 +137,7 @@ def test_cancelled_request_is_not_packed() -> None:
 @given(
     group_ids=st.lists(st.sampled_from([f"group {n}" for n in range(12)])), cuts=st.sets(st.integers(0, 30))
 )
-def test_each_groups_requests_keep_their_order(
-    max_requests: int, group_ids: list[str], cuts: set[int]
-) -> None:
+def test_requests_of_a_group_keep_order(max_requests: int, group_ids: list[str], cuts: set[int]) -> None:
     """And each request is in one record, which is for its place. Writes end at any time."""
     packer = Packer(max_requests)
     log: list[list[str]] = []

@@ -90,9 +90,7 @@ def test_request_refused_by_the_producer_delays_no_other(pending: PendingRequest
     writer.close(0)
 
 
-def test_a_request_that_cannot_be_written_fails_alone(
-    writer: RequestWriter, pending: PendingRequests
-) -> None:
+def test_unwritable_request_fails_alone(writer: RequestWriter, pending: PendingRequests) -> None:
     odd, large, other = asked(0, "\ud800"), asked(1, "m" * MAX_BYTES), asked(2)
     write(writer, pending, odd, large, other)
     with pytest.raises(RequestNotSent, match="surrogates not allowed"):

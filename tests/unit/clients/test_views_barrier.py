@@ -58,7 +58,7 @@ class Query(CoordinatorClient):
         self._log[partition].append(name)
 
     def go_on(self) -> None:
-        """One step of the query."""
+        """Take one step of the query."""
         if self._to_write:
             self.written.add(self._to_write.pop(self._random.randrange(len(self._to_write))))
             if not self._to_write and not self._to_plan:

@@ -15,7 +15,7 @@ from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.random_shares import random_shares
 from tests.conformance.requests import NEWEST, body
-from tests.conformance.script import Case, Mode, Step, load, parse
+from tests.conformance.script import Case, load, parse
 from tests.conformance.servers import SETTINGS, Played, promised
 from tests.conformance.told import Told
 from tests.harness.scenario import rules_of
@@ -44,14 +44,6 @@ def test_every_step_is_a_request_that_can_be_sent() -> None:
             if step.is_request:
                 newest = NEWEST[step.api][1]
                 assert body(step, newest if step.version is None else step.version, told())
-
-
-def test_case_is_expanded_for_each_version() -> None:
-    text = '== one\nrows: J5 N6\nfor: 2-4\nA join.{v} reason="a b" &\nA answer\n== two\nslow: yes\nB list\n'
-    first, *_, last, other = parse(text)
-    assert (first.title, first.quick, last.title, last.quick) == ("one [v2]", False, "one [v4]", True)
-    assert first.steps[0] == Step("A", "join", 2, {"reason": "a b"}, Mode.TAKEN_UP, 'A join.2 reason="a b" &')
-    assert (other.title, other.slow, other.quick) == ("two", True, False)
 
 
 def test_member_ids_are_replaced_by_names() -> None:
@@ -96,17 +88,6 @@ def test_only_the_number_of_a_members_partitions_is_compared() -> None:
     two, others, three = (normalised(heartbeat_answer(*some), known) for some in ((0, 1), (4, 5), (0, 1, 2)))
     assert two == others != three
     assert two["assignment.topic_partitions.id of trips"] == "2 partitions of None"
-
-
-def test_a_script_names_partitions_by_what_the_member_was_assigned() -> None:
-    known = Told(PREFIX, {"trips": UUID(int=1)})
-    known.learn_beat("A", heartbeat_answer(2, 3, 4))
-    known.learn_beat("A", heartbeat_answer(3, 5))
-    holding = known.holding("A")
-    indexes = [holding.index("trips", name) for name in ("mine", "mine2", "kept", "gained", "lost", "other")]
-    assert indexes == [3, 5, 3, 5, 2, 0]
-    assert holding.owned("some") == (("trips", 5),)
-    assert known.generations == {"A": 3}
 
 
 def test_answers_that_kafka_varies_between_plays_are_not_compared() -> None:
@@ -158,26 +139,6 @@ def test_a_script_waits_for_partitions_with_an_offset_and_for_a_greater_epoch() 
     assert is_found("3 partitions", answer)
     assert not is_found("2 partitions", answer)
     assert is_found("NONE", {"error_code": "NONE"})
-
-
-def test_topics_of_a_case_alone_have_its_prefix() -> None:
-    known = Told(PREFIX, {})
-    step = Step.parse("A share epoch=0 names=~x,orders")
-    assert body(step, 1, known)["subscribed_topic_names"] == ["run-1-x", "orders"]
-    answer = codec.encode_response(
-        RequestHeader(19, 7, 1, "A", 0), {"topics": [{"name": "run-1-x", "topic_id": UUID(int=9)}]}
-    )
-    known.learn_topics(codec.decode_response(19, 7, answer))
-    assert known.topic_ids == {"run-1-x": UUID(int=9)}
-
-
-def test_an_epoch_may_be_relative_to_the_members_own() -> None:
-    known = told()
-    known.generations["A"] = 4
-    epochs = ("mine-1", "mine+1", "mine", "0", "-1")
-    sent = [body(Step.parse(f"A share epoch={epoch}"), 1, known)["member_epoch"] for epoch in epochs]
-    assert sent == [3, 5, 4, 0, -1]
-    assert body(Step.parse("A share"), 1, known)["member_epoch"] == 4
 
 
 def test_random_scripts_of_shares_wait_for_what_they_have_initialized() -> None:

@@ -141,9 +141,7 @@ GROUP_OR_UNWELL = "{{ with $labels.consumergroup }}group?id={{ urlquery . }}{{ e
         ("GroupQuarantined", "?state=unwell"),
     ],
 )
-def test_alerts_about_groups_link_to_the_page_if_prometheus_knows_where_it_is(
-    alert: str, address: str
-) -> None:
+def test_group_alerts_link_to_the_page_if_prometheus_knows_it(alert: str, address: str) -> None:
     """`missingkey=zero` is Prometheus' own option of its templates: a label that is not there is empty."""
     (rule,) = [rule for rule in rules() if rule["alert"] == alert]
     page = rule["annotations"]["page"]

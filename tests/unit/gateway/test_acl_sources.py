@@ -105,9 +105,7 @@ def test_acl_file_is_read_in_each_format(tmp_path: Path, name: str) -> None:
         ("acls.txt", KAFKA_ACLS.partition("\n")[2], "line 1 has no resource before it"),
     ],
 )
-def test_malformed_acl_file_error_names_the_fault(
-    tmp_path: Path, name: str, text: str | None, reason: str
-) -> None:
+def test_malformed_acl_file_is_explained(tmp_path: Path, name: str, text: str | None, reason: str) -> None:
     if text is not None:
         written(tmp_path, name, text)
     with pytest.raises(AclsUnreadable, match=reason.replace("(", r"\(")):
@@ -156,7 +154,7 @@ DESCRIBED = [
 
 
 @played
-async def test_cluster_acls_are_read_and_unknown_ones_of_a_newer_cluster_ignored(
+async def test_cluster_acls_are_read_and_unknown_newer_ones_ignored(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}

@@ -110,9 +110,7 @@ async def named(world: GatewayFixture, name: str | None) -> RawClient:
     security=ListenerSecurity.read(PEM, None, None),
     templates=parse_templates("broker-{node}.example.com:9092"),
 )
-async def test_a_server_name_leads_to_the_listener_of_its_broker(
-    world: GatewayFixture, of_the_group: bool | None
-) -> None:
+async def test_server_name_selects_its_listener(world: GatewayFixture, of_the_group: bool | None) -> None:
     """On the first port. A group is listed by the listener of its broker only, and by the first one."""
     first = await named(world, None)
     await first.ask(11, 5, **join_fields())

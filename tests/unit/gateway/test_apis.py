@@ -210,7 +210,5 @@ def not_sent(cause: Exception) -> RequestNotSent:
         (not_sent(KafkaException(KafkaError(KafkaError._FATAL))), 15),
     ],
 )
-def test_permanent_failures_have_a_final_error_code_and_transient_ones_a_retriable_code(
-    error: ClientError, code: int
-) -> None:
+def test_only_transient_failures_have_a_retriable_error_code(error: ClientError, code: int) -> None:
     assert failure_of(error).error_code == code

@@ -123,9 +123,7 @@ async def test_cancelled_request_is_not_written(backend: CoordinatorBackend, log
 
 
 @played
-async def test_cancelled_request_is_removed_from_pending_requests(
-    backend: CoordinatorBackend, log: Log
-) -> None:
+async def test_cancelled_request_is_no_longer_pending(backend: CoordinatorBackend, log: Log) -> None:
     """A JoinGroup would be kept for the client's rebalance timeout, up to 24.8 days."""
     kept = [
         asyncio.create_task(backend.ask(beat(), timeout_ms))
@@ -144,9 +142,7 @@ async def test_cancelled_request_is_removed_from_pending_requests(
 
 
 @played
-async def test_request_that_cannot_be_sent_is_answered_with_an_error(
-    backend: CoordinatorBackend, log: Log
-) -> None:
+async def test_unsendable_request_is_answered_with_an_error(backend: CoordinatorBackend, log: Log) -> None:
     log.refusal = ClientClosed("the client was closed")
     with capture_logs() as logs:
         answer = await backend.ask(beat())

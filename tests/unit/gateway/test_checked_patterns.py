@@ -77,7 +77,7 @@ async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixt
 
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
-async def test_new_topic_is_checked_against_the_pattern_with_the_next_heartbeat(
+async def test_next_heartbeat_checks_a_new_topic_against_the_pattern(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()

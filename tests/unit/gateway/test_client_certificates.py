@@ -80,9 +80,7 @@ async def test_a_certificates_name_is_the_principal(
     assert await principal_of(world, context_of(authority, stranger)) is None
 
 
-def test_mapping_rules_translate_certificate_names_and_refuse_unmatched_ones(
-    authority: Authority, server: Issued
-) -> None:
+def test_mapping_rules_translate_or_refuse_certificate_names(authority: Authority, server: Issued) -> None:
     mapper = PrincipalMapper("RULE:^CN=([a-z]+),O=Example$/$1/U")
 
     @played(security=secured(authority, server, ClientAuth.REQUIRED, mapper=mapper))
@@ -168,7 +166,7 @@ class Resuming:
         self._session: ssl.SSLSession | None = None
 
     def is_served(self, port: int) -> bool:
-        """Whether a request gets a response."""
+        """Return True if a request gets a response."""
         message = codec.encode_request(HEARTBEAT, 4, 1, "me", BEAT)
         try:
             with (

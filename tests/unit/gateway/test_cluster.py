@@ -15,7 +15,7 @@ CALLERS = 1_000
 
 
 @played
-async def test_concurrent_callers_share_one_metadata_request_for_different_topics(
+async def test_concurrent_callers_share_a_metadata_request(
     world: GatewayFixture,
 ) -> None:
     names = [f"topic-{number}" for number in range(CALLERS)]

@@ -100,9 +100,7 @@ def request_bytes(key: int, version: int, fill: Fill) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), CASES)
-def test_requests_encoded_by_kio_are_decoded_and_reencoded_identically(
-    key: int, version: int, fill: Fill
-) -> None:
+def test_requests_of_kio_are_decoded_and_reencoded_identically(key: int, version: int, fill: Fill) -> None:
     header, body = request_bytes(key, version, fill)
     read = request_header(header + body)
     assert (read.api_key, read.api_version, read.correlation_id) == (key, version, 7)

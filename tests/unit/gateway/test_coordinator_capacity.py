@@ -8,7 +8,7 @@ from tests.unit.gateway.test_pipelining import UNKNOWN_MEMBER_ID, beat, hold, no
 
 
 async def beating(world: GatewayFixture, count: int) -> list[RawClient]:
-    """Clients that have a heartbeat under way each, as far as there is room."""
+    """Return clients that have sent a heartbeat each, one after the other."""
     clients = []
     for number in range(count):
         clients.append(await world.client())

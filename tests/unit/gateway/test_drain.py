@@ -65,7 +65,7 @@ async def test_drain_answers_requests_in_flight_and_ignores_later_ones(
 
 
 @played
-async def test_drain_answers_parked_join_with_not_coordinator_and_keeps_its_member_id(
+async def test_drain_answers_a_parked_join_and_keeps_its_member_id(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()

@@ -171,7 +171,7 @@ async def clients_of(world: GatewayFixture, names: str) -> AsyncIterator[list[Ra
 
 
 def has_waiting(world: GatewayFixture, clients: int) -> bool:
-    """Return True if so many clients wait for room at the coordinator."""
+    """Return True if this number of clients waits for capacity at the coordinator."""
     return world.gateway.numbers()["held_clients"]["room",] == [clients]
 
 

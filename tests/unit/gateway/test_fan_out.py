@@ -156,7 +156,7 @@ def test_long_response_is_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyP
 
 
 @played(groups_answer_bytes=100_000)
-async def test_repeating_one_group_in_a_request_does_not_make_an_unbounded_response(
+async def test_response_about_one_repeated_group_is_bounded(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()

@@ -113,7 +113,7 @@ async def test_settings_need_describe_configs_and_alter_configs_on_the_group(wor
 
 
 @played
-async def test_list_shows_groups_with_settings_here_instead_of_those_at_brokers(
+async def test_list_shows_groups_with_settings_here_and_not_at_brokers(
     world: GatewayFixture,
 ) -> None:
     theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]

@@ -154,9 +154,7 @@ def passed_on(world: GatewayFixture) -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "version"), VERSIONS)
-def test_an_internal_topic_is_refused_and_the_others_of_the_request_are_served(
-    case: Case, version: int
-) -> None:
+def test_internal_topic_is_refused_and_others_of_the_request_served(case: Case, version: int) -> None:
     @internal
     async def play(world: GatewayFixture) -> None:
         client = await world.client()

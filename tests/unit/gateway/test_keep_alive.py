@@ -72,7 +72,7 @@ def values(decode: Callable[..., Any], message: bytes) -> dict[str, Any] | None:
 
 
 def is_short(message: bytes) -> bool:
-    """Whether a message is decoded without the general codec."""
+    """Return True if a message is decoded without the general codec."""
     header = request_header(message)
     return isinstance(SHORT[header.api_key](header, message), HeartbeatRequest | KeepAlive | ShareKeepAlive)
 
@@ -96,9 +96,7 @@ def test_short_heartbeat_decoder_reads_the_values_of_the_general_codec(
 
 
 @pytest.mark.parametrize(("key", "news"), NEWS)
-def test_sp23_heartbeat_with_changed_fields_is_left_to_the_general_codec(
-    key: int, news: dict[str, Any]
-) -> None:
+def test_sp23_changed_heartbeat_is_left_to_the_general_codec(key: int, news: dict[str, Any]) -> None:
     version = codec.versions(key)[-1]
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 1, **news}
     message = codec.encode_request(key, version, 1, "me", fields)

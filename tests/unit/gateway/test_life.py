@@ -146,7 +146,7 @@ class Play:
         self.stream.finish()
 
     def check(self) -> None:
-        """What holds after each step."""
+        """Check what holds after each step."""
         assert self.socket.late == 0, "never an answer after the end"
         written = b"".join(self.socket.written)
         numbers = [int(written[at : at + 4]) for at in range(0, len(written), 4)]

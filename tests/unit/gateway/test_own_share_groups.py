@@ -32,7 +32,7 @@ SHARE_STATE_MS = 60_000
 
 
 async def assigned(world: GatewayFixture, client: RawClient, group_id: str = "g") -> int:
-    """Return a member that has all partitions of the topic `orders`. Returns its epoch."""
+    """Add a member that has all partitions of the topic `orders`. Return its epoch."""
     first = await client.ask(HEARTBEAT, 1, **beat(group_id, ["orders"]))
     assert first.error_code == 0
     world.core.carry_out_tasks(group_id)
@@ -106,7 +106,7 @@ async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
 
 
 @played
-async def test_so9_so14_alter_offsets_is_answered_after_the_share_coordinator_changed_them(
+async def test_so9_so14_offsets_are_answered_after_the_share_coordinator(
     world: GatewayFixture,
 ) -> None:
     """No broker gets the requests. Names of topics are the brokers' to say, the rest the coordinator's."""

@@ -59,7 +59,7 @@ def last_passed(world: GatewayFixture) -> Any:
 
 
 @played(rights=READER)
-async def test_a_session_continues_on_its_connection_with_its_topics_until_the_acls_change(
+async def test_session_continues_on_its_connection_until_the_acls_change(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
@@ -82,7 +82,7 @@ async def test_a_session_continues_on_its_connection_with_its_topics_until_the_a
 
 
 @played(rights=READER)
-async def test_fetch_with_a_denied_topic_is_forwarded_without_it_and_sessionless(
+async def test_fetch_is_forwarded_without_its_denied_topic_and_session(
     world: GatewayFixture,
 ) -> None:
     partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
@@ -248,9 +248,7 @@ async def test_metadata_does_not_create_a_topic_for_an_unauthorized_client(
 
 @pytest.mark.parametrize("version", [12, 13])
 @played(rights=[(Operation.DESCRIBE, TOPIC, "orders")])
-async def test_denied_topic_id_is_not_shown_under_an_allowed_name(
-    world: GatewayFixture, version: int
-) -> None:
+async def test_denied_topic_id_is_hidden_despite_an_allowed_name(world: GatewayFixture, version: int) -> None:
     """Kafka ignores all names of a request that has an id."""
     wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
     (topic,) = (await world.ask(ApiKey.Metadata, version, topics=wanted)).topics

@@ -31,9 +31,7 @@ def token(**claims: object) -> bytes:
         ("OAUTHBEARER", token(sub="ann")[:-1] + b"traceId=1\x01\x01", "ann"),
     ],
 )
-def test_passthrough_name_is_read_from_the_first_sasl_message(
-    mechanism: str, first: bytes, name: str
-) -> None:
+def test_passthrough_name_is_read_from_first_sasl_message(mechanism: str, first: bytes, name: str) -> None:
     assert name_in(mechanism, first) == name
 
 

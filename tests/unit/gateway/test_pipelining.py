@@ -122,7 +122,7 @@ async def test_request_over_the_byte_limit_is_dispatched_alone(world: GatewayFix
 
 
 @played
-async def test_a_malformed_request_closes_the_connection_after_the_answers_before_it(
+async def test_malformed_request_closes_the_connection_after_earlier_answers(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()
@@ -136,7 +136,7 @@ async def test_a_malformed_request_closes_the_connection_after_the_answers_befor
 
 
 @played
-async def test_client_that_disconnects_with_many_requests_in_flight_leaves_none_waiting(
+async def test_disconnected_client_leaves_no_request_waiting(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()

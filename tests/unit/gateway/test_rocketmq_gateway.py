@@ -211,9 +211,7 @@ async def test_client_with_many_unanswered_requests_is_read_no_further(world: Fr
     ],
 )
 @fronted
-async def test_malformed_frame_closes_its_connection_alone(
-    world: FrontFixture, sent: bytes, why: str
-) -> None:
+async def test_malformed_frame_closes_only_its_connection(world: FrontFixture, sent: bytes, why: str) -> None:
     world.sessions.answers[LIST] = never
     bad, good = await world.at_broker(), await world.at_broker()
     half = encode_frame(Header(SEND, 1), bytes(1_000))[:500]
@@ -301,7 +299,7 @@ async def test_draining_gateway_sends_newer_clients_away_and_serves_older_ones(w
 
 
 @fronted
-async def test_broker_with_another_address_keeps_its_port_and_loses_its_connections(
+async def test_broker_with_a_new_address_keeps_its_port_and_loses_connections(
     world: FrontFixture,
 ) -> None:
     client, _ = await world.joined()
@@ -318,7 +316,7 @@ async def test_broker_with_another_address_keeps_its_port_and_loses_its_connecti
 
 
 @fronted
-async def test_port_of_a_vanished_broker_stays_while_a_name_server_may_have_restarted(
+async def test_vanished_brokers_port_stays_while_a_name_server_may_restart(
     world: FrontFixture,
 ) -> None:
     client, _ = await world.joined()

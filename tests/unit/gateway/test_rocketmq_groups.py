@@ -52,7 +52,7 @@ async def took_s(answer: Any) -> float:
 
 
 @played
-async def test_s13_heartbeat_is_a_record_for_each_group_after_the_broker_has_accepted_it(
+async def test_s13_accepted_heartbeat_is_a_record_for_each_group(
     gateway: PlayedGateway,
 ) -> None:
     client = gateway.client("c1", number=1)
@@ -102,7 +102,7 @@ async def test_group_that_the_broker_does_not_know_is_not_registered(gateway: Pl
 
 
 @played
-async def test_short_heartbeats_continue_only_if_broker_and_coordinator_know_the_full_one(
+async def test_short_heartbeats_need_the_full_one_at_broker_and_coordinator(
     gateway: PlayedGateway,
 ) -> None:
     gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2, b"")
@@ -187,7 +187,7 @@ async def test_silent_connection_is_closed(gateway: PlayedGateway) -> None:
 
 
 @played
-async def test_requests_about_a_group_are_in_the_log_in_their_order_and_hold_up_no_other_group(
+async def test_requests_of_a_group_keep_order_and_hold_up_no_other(
     gateway: PlayedGateway,
 ) -> None:
     client = gateway.client("c1")
@@ -265,7 +265,7 @@ async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) 
 
 
 @played
-async def test_assignment_is_the_coordinators_share_of_the_topics_readable_queues(
+async def test_assignment_is_the_coordinators_share_of_readable_queues(
     gateway: PlayedGateway,
 ) -> None:
     clients = [gateway.client(name) for name in ("c1", "c2")]

@@ -16,9 +16,7 @@ SEND, ONE_WAY = 310, 2
 
 @pytest.mark.parametrize("code", [105, 106])
 @fronted
-async def test_routes_have_the_gateways_addresses_and_nothing_else_changes(
-    world: FrontFixture, code: int
-) -> None:
+async def test_routes_change_only_to_the_gateways_addresses(world: FrontFixture, code: int) -> None:
     world.server.brokers["broker-b"] = {0: "10.0.0.1:10911", 2: "10.0.0.2:10911"}
     _, body = await (await world.client()).ask(code)
     plain = world.server.route() if code == 105 else world.server.cluster()
@@ -45,7 +43,7 @@ async def test_route_that_cannot_be_mapped_is_an_error(world: FrontFixture, body
 
 
 @fronted
-async def test_requests_of_brokers_and_administrators_are_refused_at_the_name_server(
+async def test_broker_and_admin_requests_are_refused_at_the_name_server(
     world: FrontFixture,
 ) -> None:
     client = await world.client()

@@ -183,9 +183,7 @@ async def test_final_scram_message_without_proof_is_refused(
 
 
 @played(security=lambda issuer: secured(None, jwks=issuer.jwks))
-async def test_invalid_token_gets_its_status_and_then_the_error(
-    world: GatewayFixture, issuer: TokenIssuer
-) -> None:
+async def test_invalid_token_gets_its_status_and_an_error(world: GatewayFixture, issuer: TokenIssuer) -> None:
     client = await world.client()
     await client.ask(ApiKey.SaslHandshake, 1, mechanism="OAUTHBEARER")
     expired = b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann", -3_600).encode()

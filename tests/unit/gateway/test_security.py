@@ -38,9 +38,7 @@ async def log_in(client: RawClient, message: bytes) -> int:
     ],
 )
 @played(security=USERS)
-async def test_refused_name_is_logged_shortened_and_escaped(
-    world: GatewayFixture, name: bytes, shown: str
-) -> None:
+async def test_refused_name_is_shortened_and_escaped(world: GatewayFixture, name: bytes, shown: str) -> None:
     client = await world.client()
     with capture_logs() as logs:
         assert await log_in(client, b"\0" + name + b"\0secret") == 58

@@ -22,7 +22,7 @@ BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 
 
 async def park(world: GatewayFixture, client: RawClient) -> int:
-    """Send a JoinGroup that is not answered before time advances. Returns its correlation id."""
+    """Send a JoinGroup that is not answered before time advances. Return its correlation id."""
     number = await client.send(
         JOIN,
         1,
@@ -79,9 +79,7 @@ async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> No
     ],
 )
 @played
-async def test_a_malformed_frame_closes_its_connection_alone(
-    world: GatewayFixture, sent: bytes, why: str
-) -> None:
+async def test_malformed_frame_ends_only_its_connection(world: GatewayFixture, sent: bytes, why: str) -> None:
     bad, good = await world.client(), await world.client()
     with capture_logs() as logs:
         bad.writer.write(sent)

@@ -100,7 +100,7 @@ async def test_connection_is_limited_to_one_members_share_session(world: Gateway
 
 
 @played
-async def test_client_connection_closes_with_the_broker_connection_of_its_share_session(
+async def test_connection_closes_with_the_brokers_of_its_share_session(
     world: GatewayFixture,
 ) -> None:
     """The broker has released what the member acquired. Only a new connection tells the member."""
@@ -151,7 +151,7 @@ async def test_moved_leaders_in_responses_have_gateway_addresses(world: GatewayF
 
 
 @played
-async def test_list_merges_share_groups_of_brokers_with_groups_of_the_coordinator(
+async def test_list_merges_brokers_share_groups_with_the_coordinators(
     world: GatewayFixture,
 ) -> None:
     client = await finds_share_groups(world)
@@ -167,7 +167,7 @@ async def test_list_merges_share_groups_of_brokers_with_groups_of_the_coordinato
 
 
 @played
-async def test_share_groups_are_deleted_by_the_broker_and_its_other_groups_are_not(
+async def test_broker_deletes_its_share_groups_and_no_other_groups(
     world: GatewayFixture,
 ) -> None:
     client = await finds_share_groups(world)

@@ -87,7 +87,7 @@ def asked(world: GatewayFixture) -> list[tuple[bool, dict[str, str | None]]]:
 
 
 @played()
-async def test_sn24_settings_are_validated_then_stored_at_brokers_then_at_the_coordinator(
+async def test_sn24_settings_are_validated_and_stored_at_brokers_first(
     world: GatewayFixture,
 ) -> None:
     asked_before: list[Any] = []
@@ -165,9 +165,7 @@ async def test_sn24_alter_configs_resets_unnamed_settings_at_both(world: Gateway
 
 @pytest.mark.parametrize("keys", [None, [LOCKS, SESSION, CONSUMERS]])
 @played()
-async def test_sn24_settings_of_leaders_are_shown_from_the_brokers(
-    world: GatewayFixture, keys: list[str] | None
-) -> None:
+async def test_sn24_leaders_settings_are_the_brokers(world: GatewayFixture, keys: list[str] | None) -> None:
     client = await ready(world)
     assert await altered(client, session="50000") == (0, None)
     configs = [of_broker(name, "1") for name in (LOCKS, SESSION, DEAD_LETTERS)]

@@ -23,7 +23,7 @@ THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID, TELEMETRY_TOO_LARGE = 89, 11
 
 
 async def subscribed(client: RawClient, client_instance_id: UUID | None = None) -> dict[str, Any]:
-    """Ask for the subscription. Returns the fields of a push."""
+    """Ask for the subscription. Return the fields of a push."""
     answer = await client.ask(GET, 0, client_instance_id=client_instance_id)
     assert answer.error_code == NONE
     return {
@@ -116,7 +116,7 @@ async def test_terminating_push_is_accepted_at_once_and_later_pushes_refused(wor
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_client_may_resubscribe_at_once_after_an_unknown_subscription_or_compression(
+async def test_client_may_resubscribe_at_once_after_a_refused_push(
     world: GatewayFixture,
 ) -> None:
     for wrong, error in (

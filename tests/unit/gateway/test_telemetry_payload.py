@@ -73,9 +73,7 @@ def compressed(kind: CompressionType, plain: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ACCEPTED)
-def test_decompression_bomb_stays_within_the_size_limit(
-    decompressor: Decompressor, kind: CompressionType
-) -> None:
+def test_decompression_bomb_stays_within_the_limit(decompressor: Decompressor, kind: CompressionType) -> None:
     bomb = compressed(kind, bytes(BOMB_BYTES))
     default = pyarrow.default_memory_pool()
     counting = pyarrow.proxy_memory_pool(default)
@@ -120,9 +118,7 @@ def test_snappy_blocks_count_together_towards_the_limit(decompressor: Decompress
 
 
 @pytest.mark.parametrize("block_bytes", [1_024, 32 * 1_024])
-def test_the_smallest_blocks_that_snappy_java_writes_are_read(
-    decompressor: Decompressor, block_bytes: int
-) -> None:
+def test_smallest_blocks_of_snappy_java_are_read(decompressor: Decompressor, block_bytes: int) -> None:
     block = compressed(CompressionType.SNAPPY, bytes(block_bytes))
     blocks = in_blocks(*[block] * (MAX_BYTES // block_bytes))
     assert decompressor.decompress(blocks, CompressionType.SNAPPY) == bytes(MAX_BYTES)

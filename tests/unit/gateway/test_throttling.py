@@ -25,9 +25,7 @@ def asked(world: GatewayFixture) -> int:
 
 @pytest.mark.parametrize("rules", [SLOW, QuotaRules({("ANONYMOUS", None): 0.1})], ids=["client", "user"])
 @played(rules=lambda rules: rules, **ONE_WINDOW)
-async def test_response_over_the_quota_carries_the_throttle_time(
-    world: GatewayFixture, rules: QuotaRules
-) -> None:
+async def test_response_over_quota_has_the_throttle_time(world: GatewayFixture, rules: QuotaRules) -> None:
     began_s = time.monotonic()
     assert (await world.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
     over = await world.ask(HEARTBEAT, 4, **beat())

@@ -60,9 +60,7 @@ def watch(timers: Timers, deadline: Deadline, client: Client) -> None:
 
 @pytest.mark.parametrize("deadline", ENDS)
 @in_still_time
-async def test_deadline_closes_its_client_when_reached_and_not_earlier(
-    loop: StillLoop, deadline: Deadline
-) -> None:
+async def test_deadline_closes_its_client_and_not_earlier(loop: StillLoop, deadline: Deadline) -> None:
     timers, client = Timers(LIMITS, loop), Client()
     watch(timers, deadline, client)
     await loop.advance(SECONDS[deadline] - 0.1)

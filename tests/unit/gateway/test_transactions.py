@@ -197,9 +197,7 @@ async def test_tg5_errors_of_adding_the_marker_partition_are_returned(
 @pytest.mark.parametrize("code", [14, 15, 16])
 @pytest.mark.parametrize("where", ["adds", "describes", "finds"])
 @played
-async def test_tg5_tg8_moved_transaction_coordinator_is_found_again(
-    world: GatewayFixture, where: str, code: int
-) -> None:
+async def test_tg5_tg8_moved_coordinator_is_found_again(world: GatewayFixture, where: str, code: int) -> None:
     brokers = Brokers().on(world)
     setattr(brokers, where, [code, 0])
     assert await commit(world, 5) == [("orders", 0, 0)]
@@ -255,9 +253,7 @@ async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixtu
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("version", VERSIONS)
 @played
-async def test_tg9_unresponsive_brokers_fail_the_commit_with_a_retriable_error(
-    world: GatewayFixture, version: int
-) -> None:
+async def test_tg9_unresponsive_brokers_fail_commits_retriably(world: GatewayFixture, version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
     Brokers(finds=[15]).on(world)
     told = await commit(world, version)

@@ -138,7 +138,7 @@ def in_file(folder: Path, messages: Sequence[str], prefix: str, name: str = "ser
 
 
 def of_scala() -> list[str]:
-    """Return a member joins, another one, which expires, and the first one leaves, as 3.0 to 4.0 log it."""
+    """Return the log of two joins, an expiry and a leave, as Kafka 3.0 to 4.0 write it."""
     begins = "Preparing to rebalance group g in state PreparingRebalance with old generation"
     return [
         f"{begins} 0 (__consumer_offsets-7) (reason: Adding new member a-1 with group instance id None; client reason: not provided)",

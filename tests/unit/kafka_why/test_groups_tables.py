@@ -204,9 +204,7 @@ def test_remark_explains_the_group_state(state: str, said: str | None) -> None:
         ("empty", "", "connect", ""),
     ],
 )
-def test_list_shows_groups_of_every_protocol_type(
-    states: str, types: str, protocols: str, expected: str
-) -> None:
+def test_list_shows_every_protocol_type(states: str, types: str, protocols: str, expected: str) -> None:
     rows = select_groups(
         map(listed, GROUPS), parse_states(states), parse_types(types), parse_protocols(protocols)
     )

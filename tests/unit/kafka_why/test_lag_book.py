@@ -191,7 +191,7 @@ def test_error_of_lag_in_time_is_below_one_poll_interval(
 
 
 @given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())
-def test_without_a_lookup_lag_in_time_errs_by_at_most_a_third_of_its_age(
+def test_lag_in_time_without_a_lookup_errs_by_a_third_at_most(
     pauses_ms: list[int], data: st.DataObject
 ) -> None:
     """Of records that come at any times, also many at once. The consumer has just committed the offset."""

@@ -46,9 +46,7 @@ def test_history_of_a_missing_partition_is_kept_for_a_while_and_then_dropped() -
 
 @examples(200)
 @given(growth, st.data())
-def test_record_arrival_lies_between_bounds_at_most_a_third_of_its_age_apart(
-    grown: list[int], data: st.DataObject
-) -> None:
+def test_record_arrival_bounds_are_a_third_of_its_age_apart(grown: list[int], data: st.DataObject) -> None:
     ends = [*accumulate(grown, initial=1)]
     logs = looked(*((number * STEP_MS, end) for number, end in enumerate(ends)))
     offset = data.draw(st.integers(0, ends[-1] + 1))

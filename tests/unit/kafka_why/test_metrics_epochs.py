@@ -104,9 +104,7 @@ def test_metrics_of_a_group_follow_its_history_and_its_view(
 
 
 @pytest.mark.parametrize(("max_bytes", "members"), [(10_000, 2), (1, None)])
-def test_members_omitted_from_a_large_record_are_not_counted_as_zero(
-    max_bytes: int, members: int | None
-) -> None:
+def test_members_omitted_from_a_record_are_not_counted_as_zero(max_bytes: int, members: int | None) -> None:
     recorder = Recorder()
     recorder.play(*TWO_MEMBERS)
     group = recorder.any_group()

@@ -183,9 +183,7 @@ def test_only_the_refused_message_of_a_batch_is_dropped(tmp_path: Path) -> None:
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_unwritable_state_file_does_not_stop_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
 
     def fail() -> None:

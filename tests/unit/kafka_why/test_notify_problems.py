@@ -19,7 +19,7 @@ NOW_MS = 10_000_000
 
 
 def fleet() -> Fleet:
-    """Return a group that is well, one that is stuck, one that is quarantined."""
+    """Return a fleet of three groups: one is well, one is stuck, one is quarantined."""
     made = fleet_of(
         view("well", members=[member("w")]),
         view("stuck", members=[member("w", PARTITION)]),
@@ -71,9 +71,7 @@ TOPIC_PARTITION = TopicPartition("events", 0)
         ),
     ],
 )
-def test_position_outside_the_events_topic_is_replaced_with_a_warning(
-    kept: int, found: int, warning: str | None
-) -> None:
+def test_position_outside_the_topic_is_replaced(kept: int, found: int, warning: str | None) -> None:
     with capture_logs() as logs:
         assert within(TOPIC_PARTITION, Position(kept, 1_000), begin=5, end=9) == Position(found, 1_000)
     assert [line["event"] for line in logs] == ([] if warning is None else [warning])

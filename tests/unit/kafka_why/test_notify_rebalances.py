@@ -107,9 +107,7 @@ def test_notified_rebalance_equals_that_of_why() -> None:
 
 @pytest.mark.examples
 @pytest.mark.parametrize("entries", [1, 2, 7])
-def test_rebalance_whose_beginning_was_evicted_is_found_once(
-    entries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rebalance_with_an_evicted_start_is_found_once(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_GROUP_ENTRIES", entries)
     for of, history in histories():
         ended = [name(one.rebalance) for one in found_one_by_one(history)]

@@ -139,9 +139,7 @@ GONE_ON = "2023-11-14T22:18:20.000Z"
         ),
     ],
 )
-def test_alertmanager_body_is_an_alert_with_its_labels(
-    message: Message, labels: dict[str, str], ends_at: str
-) -> None:
+def test_alertmanager_body_has_the_labels(message: Message, labels: dict[str, str], ends_at: str) -> None:
     (alert,) = body("alertmanager", message)
     assert alert["labels"] == labels
     assert alert["annotations"]["summary"] == message.sentence

@@ -43,9 +43,7 @@ EU = rebalance(group="orders-eu")
         (Filter(least_ms=9_001), stuck(), False),
     ],
 )
-def test_filter_selects_messages_by_group_kind_and_duration(
-    chosen: Filter, message: Message, wanted: bool
-) -> None:
+def test_filter_selects_by_group_kind_and_duration(chosen: Filter, message: Message, wanted: bool) -> None:
     assert chosen.wants(message, NOW_MS) is wanted
 
 

@@ -40,9 +40,7 @@ def test_clients_of_a_process_share_one_oauth_token(endpoint: TokenEndpoint) -> 
     assert endpoint.served == 1
 
 
-def test_oauth_token_is_replaced_before_it_expires(
-    issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oauth_token_is_replaced_before_expiry(issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch) -> None:
     start_s = time.time()
     with TokenEndpoint(issuer, {"me": SECRET}, lifetime_s=1_000) as endpoint:
         source = TokenSource(TokenLogin(endpoint.url, "me", SECRET))

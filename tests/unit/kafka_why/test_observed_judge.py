@@ -79,9 +79,7 @@ def test_observed_beginning_is_accepted_within_the_poll_interval(late_ms: int, c
 @pytest.mark.parametrize(
     ("source", "is_compacted"), [(Source.COMPACTED, True), (Source.TOPIC, False), (Source.POLLING, False)]
 )
-def test_missing_rebalance_is_accepted_only_if_compaction_removed_it(
-    source: Source, is_compacted: bool
-) -> None:
+def test_missing_rebalance_is_accepted_only_if_compacted_away(source: Source, is_compacted: bool) -> None:
     """Polls miss a rebalance whose members are those of before, and no other."""
     happened, told = truth(), observed()
     told = structs.replace(told, rebalances=[told.rebalances[0], *told.rebalances[2:]])

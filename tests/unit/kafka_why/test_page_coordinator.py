@@ -248,9 +248,7 @@ def test_document_that_is_not_a_coordinator_state_is_refused(document: bytes) ->
         decoded(document)
 
 
-def test_state_port_is_polled_at_most_every_two_seconds(
-    busy: Scraped, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_port_is_polled_once_in_two_seconds(busy: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
     document = msgspec.json.encode(busy.state())
     with HttpPort("127.0.0.1", 0, busy.registry, state=lambda: document) as port:
         reader = StateReader(port.url)

@@ -78,7 +78,7 @@ def room() -> Iterator[Room]:
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many entries had each of the courses that were made."""
+    """Return the number of entries of each course that was built."""
     seen: list[int] = []
 
     def counted(
@@ -140,9 +140,7 @@ def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) ->
     assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
 
 
-def test_large_group_opens_with_recent_entries_and_then_completes(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_group_opens_with_recent_entries_first(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
     room.topic.is_there.clear()
     take_entries(room.fleet, room.entries[-12:], END_MS)
@@ -163,9 +161,7 @@ def test_unknown_group_is_refused_to_every_reader(room: Room) -> None:
             room.course(is_patient=is_patient)
 
 
-def test_history_with_entries_evicted_from_the_fleet_is_read_again(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_with_evicted_entries_is_read_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 3)
     monkeypatch.setattr(histories_module, "MAX_ENTRIES", 3)
     histories = Histories(room.topic.read, room.fleet)

@@ -108,9 +108,7 @@ HELD = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1
         ),
     ],
 )
-def test_unknown_partitions_of_a_member_are_not_shown_as_zero(
-    group: GroupSnapshot, partitions: int | None
-) -> None:
+def test_unknown_partitions_are_not_shown_as_zero(group: GroupSnapshot, partitions: int | None) -> None:
     assert line_of(members_of(fleet_of(group)), "worker").partitions == partitions
 
 

@@ -49,7 +49,7 @@ class Known:
         self.views[news.group_id] = news.view
 
     def state(self) -> dict[str, object]:
-        """Return what the groups are now, without what only the records before can tell."""
+        """Return the state of the groups, without what only earlier records show."""
         return {g: v and (v.state, v.generation, v.members) for g, v in self.views.items()}
 
 

@@ -30,7 +30,7 @@ def write(folder: Path, name: str, batch: int, entries: list[HistoryEntry]) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the first batches are in a file whose name comes last."""
+    """Return a folder in which the file with the last name has the first batches."""
     write(tmp_path, "to-000000000003.parquet", 3, HISTORY[:20])
     write(tmp_path, "batch-000000000004.parquet", 4, HISTORY[20:])
     return tmp_path

@@ -155,13 +155,6 @@ def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
     assert shares(found) == {}
 
 
-def test_silent_client_is_reported_with_the_share_that_it_keeps() -> None:
-    silent = ClientAnswer(client_id="B", broker="a/0", error="Timeout", is_silent=True)
-    found = symptoms(poll([view("A", "B")], [client("A", 0, 1, 2, 3), silent]))
-    assert list(found) == [SymptomKind.SILENT]
-    assert found[SymptomKind.SILENT].queues == QUEUES[4:]
-
-
 def test_brokers_that_see_different_clients_are_named_if_both_polls_show_it() -> None:
     split = poll([view("A", "B"), view("A", broker="b/0")], WELL.clients)
     assert SymptomKind.VIEWS not in symptoms(later(split), WELL)
@@ -187,11 +180,6 @@ def test_offset_that_stands_still_names_the_reader_and_when_it_last_consumed() -
     assert symptoms(replace(stands, at_ms=before.at_ms + 2_000), before) == {}
     just_came = replace(before, offsets=[QueueOffsets(queue(0), 5, 5)])
     assert symptoms(stands, just_came) == {}
-
-
-def test_group_without_consumers_says_how_many_messages_wait() -> None:
-    found = symptoms(poll([view()], [], offsets=[QueueOffsets(queue(0), 5, 12)]))
-    assert "7 messages wait" in found[SymptomKind.OFFLINE].reason
 
 
 def test_changes_between_polls_are_clients_queues_subscriptions_and_faults() -> None:

@@ -50,7 +50,7 @@ def with_member(clock_ms: int = T0 + 100) -> tuple[Log, CoordinatedLog, str]:
 
 
 def a_member_expires() -> CoordinatedLog:
-    """Return a member joins group a at T0, keeps its session once, and expires at T0 + 15 s."""
+    """Return a log: a member joins group a at T0, keeps its session once, and expires at T0 + 15 s."""
     log, world, member_id = with_member()
     world.run([log.request(T0 + 5_000, heartbeat("a", member_id)), *log.clock(T0 + 20_000, T0 + 19_000)])
     world.run(log.clock(T0 + 20_100, T0 + 20_000))

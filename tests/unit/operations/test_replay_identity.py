@@ -81,9 +81,7 @@ def rocketmq_rows(seed: int, length: int) -> list[Row]:
 
 @examples(30)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80), batches=st.integers(1, 6))
-def test_replay_after_a_coordinator_fault_equals_the_operators_output(
-    seed: int, length: int, batches: int
-) -> None:
+def test_replay_after_a_fault_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     """Steps that raise are undone, answered and dead-lettered, or the group is quarantined."""
     fails = failing_step(chosen(seed, one_in=6))
     verdict = judge(coordinate(seed, length, batches, step=fails).recording(), step=fails)

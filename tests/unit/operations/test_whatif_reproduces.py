@@ -85,7 +85,7 @@ def test_simulation_applies_recorded_settings_at_their_times() -> None:
 
 
 def join_phases_ms(run: Run) -> list[int]:
-    """How long each generation waited for members after the last one had joined."""
+    """Return how long each generation waited for members after the last one had joined."""
     joined_ms, waited_ms = 0, []
     for entry in run.history():
         if entry.type is EntryType.MEMBER_ADDED:

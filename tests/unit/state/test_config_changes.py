@@ -153,9 +153,7 @@ BEFORE_FAULT = [(BEAT, 0, "slow"), OVERDUE, (BEAT, 60_000, "fast")]
         *("a late row", "an outage", "a change at an outage's end", "a fault", "a new group"),
     ],
 )
-def test_each_step_runs_under_the_configuration_of_its_time(
-    steps: list[Taken], expected: list[Taken]
-) -> None:
+def test_step_runs_under_the_configuration_of_its_time(steps: list[Taken], expected: list[Taken]) -> None:
     assert steps == expected
 
 

@@ -63,9 +63,7 @@ def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, lis
     ("subscribed", "expected"),
     [([], set()), (["a", "c", "e"], {"c", "e"}), (["a"], set()), (None, {"b", "c", "e", "f"})],
 )
-def test_subscribed_topics_are_read_from_member_metadata(
-    subscribed: list[str] | None, expected: set[str]
-) -> None:
+def test_subscribed_topics_are_read_from_metadata(subscribed: list[str] | None, expected: set[str]) -> None:
     group = group_of("range")
     group.subscribed_topics = subscribed
     assert group.subscribed_of(["b", "c", "e", "f"]) == expected

@@ -197,9 +197,7 @@ def test_message_request_mode_outlives_its_group() -> None:
         ),
     ],
 )
-def test_invalid_message_request_mode_is_refused(
-    fields: dict[str, Any], refusal: tuple[ResponseCode, str]
-) -> None:
+def test_invalid_request_mode_is_refused(fields: dict[str, Any], refusal: tuple[ResponseCode, str]) -> None:
     broker = Broker()
     assert broker.set_mode(SetMessageRequestMode(**of("admin"), **fields, group_config=None)) == refusal
     assert broker.group is None

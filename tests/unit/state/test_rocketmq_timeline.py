@@ -255,9 +255,7 @@ def test_request_of_the_other_protocol_is_refused_without_changing_the_group(
         (heartbeat(), TopicMetadata(group_id="a", topics={"t": None})),
     ],
 )
-def test_one_way_request_to_a_group_of_the_other_protocol_is_dropped(
-    first: AnyRequest, lost: AnyRequest
-) -> None:
+def test_one_way_request_of_the_other_protocol_is_dropped(first: AnyRequest, lost: AnyRequest) -> None:
     timeline = Timeline("a", None, CONFIG)
     for request in (first, lost):
         timeline.apply(Row(T0, "requests-0-0", request))

@@ -231,7 +231,7 @@ class LockBroker:
         self._groups = Groups(config)
 
     def is_lock_all_expired(self, group_id: str) -> bool:
-        """Whether no client holds a lock on any queue of the group."""
+        """Return True if no client holds a lock on any queue of the group."""
         group = self._groups.states.get(group_id)
         locks = () if group is None else group.locks.values()
         return all(is_expired(lock, NOW_MS, self._groups.config) for lock in locks)

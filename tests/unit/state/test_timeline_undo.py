@@ -46,9 +46,7 @@ def group() -> AnyGroup:
 
 @pytest.mark.parametrize("earlier", [[], [6]], ids=["first step", "second step"])
 @pytest.mark.parametrize("restored", [False, True], ids=["without restore", "with restore"])
-def test_step_that_raises_leaves_the_group_unchanged(
-    group: AnyGroup, earlier: list[int], restored: bool
-) -> None:
+def test_failed_step_leaves_the_group_unchanged(group: AnyGroup, earlier: list[int], restored: bool) -> None:
     stored = deepcopy(group)
     restore: Callable[[], AnyGroup] | None = (lambda: deepcopy(stored)) if restored else None
     timeline = Timeline("g", group, CONFIG, restore=restore, step=batches.failing_step(fails))

@@ -74,7 +74,7 @@ class Reference:
         return last if at_ms - ended_at_ms <= ENDED_KEPT_MS else -1
 
     def is_given_up(self, transaction: int, position: int, at_ms: int) -> bool:
-        """Whether the transaction has ended, or a later request of its producer came first."""
+        """Return True if the transaction has ended, or a later request of its producer came first."""
         producer = self.truth.producer_of[transaction]
         is_overtaken = any(
             self.truth.producer_of[h.transaction] == producer and h.position > position for h in self.held

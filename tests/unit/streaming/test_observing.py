@@ -32,7 +32,7 @@ BOTH = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_O
 def called(
     rows: Sequence[LogRow], state: Row = None, names: dict[bytes, str] | None = None
 ) -> tuple[list[pd.DataFrame], Row]:
-    """Call the operator with these records, in a process of its own. Returns its output and the state."""
+    """Call the operator with these records, in a process of its own. Return its output and the state."""
     spark = spark_state(state)
     call = ObservingCall(LAYOUT, "observer", NamesById(lambda: names or {}), "shard 0", spark)
     frames = [*call.apply(rows), *call.finish()]
@@ -123,9 +123,7 @@ def test_share_and_streams_groups_are_written_like_consumer_groups() -> None:
         (row(b""), Reason.INVALID_RECORD),
     ],
 )
-def test_unreadable_observed_record_is_dead_lettered_and_the_rest_processed(
-    bad: LogRow, reason: Reason
-) -> None:
+def test_unreadable_record_is_dead_lettered_and_the_rest_processed(bad: LogRow, reason: Reason) -> None:
     frames, _ = called([bad, *real_rows()])
     (letter,) = [content for _, content in records(frames, LAYOUT.dead_letters_topic)]
     assert letter is not None

@@ -34,9 +34,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
         ({}, {"a": None}, False),  # a third look shows what only the second did
     ],
 )
-def test_missing_or_changed_topic_is_polled_again_at_once(
-    before: Images, now: Images, expected: bool
-) -> None:
+def test_missing_or_changed_topic_is_polled_at_once(before: Images, now: Images, expected: bool) -> None:
     assert is_doubtful(before, now) is expected
 
 

@@ -105,9 +105,7 @@ def test_output_frame_has_sparks_columns_and_keeps_insertion_order() -> None:
 @pytest.mark.parametrize(
     ("limit", "value"), [("FRAME_MAX_RECORDS", 3), ("FRAME_MAX_BYTES", 3 * len(heartbeat_response().request))]
 )
-def test_output_frame_is_full_by_record_count_or_bytes(
-    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
+def test_frame_is_full_by_count_or_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     monkeypatch.setattr(output_module, limit, value)
     output = Output(LAYOUT)
     assert not output.is_full

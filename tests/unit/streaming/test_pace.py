@@ -41,9 +41,7 @@ def rest(pace: Pace, clock: Clock) -> None:
     clock.now_s += 1
 
 
-def test_clock_records_are_frequent_until_no_group_is_proven_to_have_a_member(
-    pace: Pace, clock: Clock
-) -> None:
+def test_clock_records_are_frequent_until_all_groups_are_empty(pace: Pace, clock: Clock) -> None:
     assert not pace.is_unproven(), "the start counts as a request"
     clock.now_s += QUIET_S + 1
     assert pace.is_unproven()

@@ -81,7 +81,7 @@ class PolledGroup:
     _read_sightings: int = 0
 
     def play(self) -> Watched:
-        """Look each second and read each second, each with its delays. Returns what was observed."""
+        """Look each second and read each second, each with its delays. Return what was observed."""
         runs = RebalanceRuns(1, iter(map(str, range(10**6))).__next__)
         self._log = [(1_000, CREATED), *((t.stored_ms, _generation(t)) for t in self.truth)]
         end_ms = self.truth[-1].stored_ms + 20_000

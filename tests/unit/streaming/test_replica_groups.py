@@ -38,7 +38,7 @@ class StableGroups:
         return DecodedGroup(group_id, entry, Configs(CONFIG), (), step)
 
     def fire(self, until_ms: int) -> list[str]:
-        """Fire what is due, as the state machine does. Returns the groups that were given."""
+        """Fire what is due, as the state machine does. Return the groups that were given."""
         given = []
         for group in self.groups.due(until_ms):
             group.fire_until(until_ms, Answers(LAYOUT.response_max_bytes, lambda _: None))

@@ -21,9 +21,8 @@ from state.inputs import Outage
 from state.timeline import StepFunction
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
-from streaming.replica.state_machine import GAP_MAX_MS, HeldRecords, InDoubt
-from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.terms import NO_OWNER, Terms
+from streaming.replica.state_machine import GAP_MAX_MS, InDoubt
+from streaming.replica.terms import Terms
 from tests.harness import batches
 from tests.harness.examples import examples
 from tests.harness.operator_call import call, spark_state
@@ -82,19 +81,6 @@ def test_a_request_is_answered_within_a_second_of_a_clock_record_of_the_owner(
     log = Log()
     records = [clock(log, T0 + at_ms, owner_epoch=epoch) for at_ms, epoch in clocks]
     assert len(apply_all(machine(), [*records, ask(log, T0)])) == answers
-
-
-def test_clock_record_of_a_later_owner_ends_the_replica_in_that_partition() -> None:
-    log = Log()
-    replica = machine()
-    own = [*log.clock(T0, T0 - 1, OWNER), ask(log, T0)]
-    assert len(apply_all(replica, own)) == 1
-    taken_over = [clock(log, T0 + 1, T0, OWNER + 1), clock(log, T0 + 2, T0 + 1), ask(log, T0 + 2)]
-    assert apply_all(replica, taken_over) == {}
-    assert replica.partitions[0].has_ended
-    assert not replica.partitions[1].has_ended
-    assert replica.as_of_ms == T0, "it has acted on nothing since"
-    assert replica.partitions[0].next_offset == taken_over[-1].offset + 1
 
 
 def test_replica_answers_requests_of_the_outage_its_owner_ended() -> None:
@@ -164,34 +150,6 @@ def test_new_terms_that_change_the_past_raise_a_doubt(changed: Terms, is_doubt: 
     else:
         replica.change_terms(changed)
         assert len(apply_all(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
-
-
-def test_standby_fires_no_deadline_before_an_owner_has_acted_on_it() -> None:
-    log = Log()
-    replica = machine(terms(owner_epoch=NO_OWNER))
-    held = HeldRecords(replica)
-    records = [
-        *log.clock(T0, T0 - 1, OWNER),
-        ask(log, T0 + 10),
-        clock(log, T0 + 20, T0 + 15),
-        ask(log, T0 + 30),
-    ]
-    for record in records:
-        held.hold(LogRecord(*record))
-    for horizon_ms, as_of_ms, waiting in (
-        (T0 - 2, 0, 5),
-        (T0 - 1, T0 - 1, 3),
-        (T0 + 14, T0 + 10, 2),
-        (T0 + 15, T0 + 15, 1),
-    ):
-        held.act_until(horizon_ms)
-        assert (replica.as_of_ms, len(held)) == (as_of_ms, waiting)
-    assert replica.answers.drain() == []
-    outage = Outage(T0 + 15, T0 + 9_000)
-    replica.change_terms(terms(outages=[outage], owner_epoch=OWNER + 1, ended_outage=outage))
-    held.act()
-    assert (replica.as_of_ms, len(held)) == (T0 + 9_000, 0)
-    assert [list(record.answers) for record in replica.answers.drain()] == [[records[-1].id]]
 
 
 # The same answers as the query's.

@@ -32,9 +32,7 @@ def beat(client_id: str) -> RegisterConsumer:
 
 
 @pytest.mark.parametrize(("after_ms", "fired_ms"), [(140_000, 130_000), (100_000, 100_001), (10_000, 30_000)])
-def test_a_group_that_rested_is_scanned_under_the_configuration_in_force_then(
-    after_ms: int, fired_ms: int
-) -> None:
+def test_resting_group_is_scanned_under_the_configuration_of_then(after_ms: int, fired_ms: int) -> None:
     """Its connection was last heard of at T0, and the limit changes from 120 to 20 s. A scan that is overdue
     when the limit changes comes at once.
     """

@@ -57,7 +57,7 @@ class Groups:
             self.tasks.apply(group_id.encode(), view(*tasks), due_s)
 
     def work(self) -> list[TaskReport]:
-        """One round, and what it tells."""
+        """Run one round and return its reports."""
         items = self.tasks.due(self.now_s)
         if items:
             self.tasks.take(items, carry_out(items, self.brokers), self.now_s)

@@ -130,9 +130,7 @@ def test_the_jvm_of_spark_submit_is_not_started_again() -> None:
 @pytest.mark.parametrize(
     ("is_own", "has_standby", "runs"), [(True, False, False), (False, True, False), (False, False, True)]
 )
-def test_hung_jvm_is_killed_only_if_another_will_be_started(
-    is_own: bool, has_standby: bool, runs: bool
-) -> None:
+def test_hung_jvm_is_killed_only_if_another_will_start(is_own: bool, has_standby: bool, runs: bool) -> None:
     kept = Kept(Jvm(is_own=is_own), has_standby=has_standby)
     kept.keeper.kill_hung("no batch was committed for 60 s")
     assert kept.jvm.runs == runs

@@ -175,6 +175,6 @@ def _epoch(request: Request) -> int | None:
 
 
 def _repeats(request: Request, member: Member) -> bool:
-    """Whether the client did not get the last answer, and asks again as it should."""
+    """Return True if the client did not get the last answer, and asks again as it should."""
     owned = request.body.owned
     return request.body.member_epoch == member.had_epoch and owned is not None and owned <= member.given

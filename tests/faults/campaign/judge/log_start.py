@@ -40,7 +40,7 @@ def look(admin: AdminClient, topic: str, partitions: int, before: Sequence[Look]
 
 
 def lost_s(looks: Sequence[Look], handled: Mapping[int, int]) -> float | None:
-    """When records from these offsets on were found gone, or the topic was. None if nothing is gone."""
+    """Return the time at which records from these offsets on, or the topic, were found gone, or None."""
     for look in looks:
         is_another = look.topic_id != looks[0].topic_id
         if is_another or any(start > handled.get(number, 0) for number, start in look.starts.items()):

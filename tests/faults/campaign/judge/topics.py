@@ -70,7 +70,7 @@ class Body(Struct):
 
     @property
     def owned(self) -> Owned | None:
-        """What a member says it has, None if it says nothing."""
+        """Return the partitions a member reports as its own, or None if it reports nothing."""
         return None if self.topic_partitions is None else _together(self.topic_partitions)
 
 
@@ -96,12 +96,12 @@ class Answer(Struct):
 
     @property
     def assignment(self) -> bytes:
-        """What a leader of a classic group gave the member."""
+        """Return the assignment that the leader of a classic group gave the member."""
         return self.dealt if isinstance(self.dealt, bytes) else b""
 
     @property
     def given(self) -> Owned | None:
-        """What the member of the consumer protocol may use, None if the answer does not say it."""
+        """Return the partitions the member of the consumer protocol may use, or None if not in the answer."""
         return _together(self.dealt) if isinstance(self.dealt, list) else None
 
 
@@ -180,7 +180,7 @@ class Evidence:
         return next((it for it in self.outages if since_ms < it.until_ms and it.after_ms < until_ms), None)
 
     def outage_ms(self, since_ms: int, until_ms: int) -> int:
-        """How much of a time were outages."""
+        """Return the total time of outages within a period."""
         return sum(max(0, min(it.until_ms, until_ms) - max(it.after_ms, since_ms)) for it in self.outages)
 
     def incarnation_at(self, group_id: str) -> "Incarnations":

@@ -37,7 +37,7 @@ class Pending:
     offsets: Mapping[Key, int]
 
     def fate(self, marker: Request) -> bool | None:
-        """Whether a marker commits it. None if the marker is another transaction's."""
+        """Return True if a marker commits it, or None if the marker is another transaction's."""
         mine, its = self.request.body, marker.body
         if (mine.producer_id, mine.txn_partition) != (its.producer_id, its.txn_partition):
             return None
@@ -85,7 +85,7 @@ class Ledger:
                     self.commit(key, offset, pending.request.place)
 
     def is_pending(self, key: Key) -> bool:
-        """Whether a fetch of stable offsets is refused."""
+        """Return True if a fetch of stable offsets is refused."""
         return any(key in pending.offsets for pending in self._pending.get(key[0], []))
 
 

@@ -90,7 +90,7 @@ class OwnCoordinator:
         return [Ended(end.exit_code, end.said, end.at_s) for end in self.keeper.ends[:2]]
 
     def handled_ends(self) -> dict[int, int]:
-        """How far committed batches have read the requests topic, by partition."""
+        """Return how far committed batches have read the requests topic, by partition."""
         return handled_ends(self._checkpoint / "spark", self.layout.requests_topic)
 
     @property

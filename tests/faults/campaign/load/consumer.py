@@ -48,7 +48,7 @@ class ConsumerMember(ClassicMember):
         await self._beat()
 
     async def _beat(self, **fields: Any) -> bool:
-        """Send heartbeats until what the member owns is what it was given. Returns whether there was no
+        """Send heartbeats until what the member owns is what it was given. Return whether there was no
         error.
         """
         while True:

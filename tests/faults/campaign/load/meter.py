@@ -73,7 +73,7 @@ class Meter:
     def wait_for_answers(self, groups: Collection[str], since_s: float, timeout_s: float) -> list[str]:
         """Wait until each group has the answer to a request that it sent after that time (monotonic).
 
-        Returns the groups that have none when the time is over.
+        Return the groups that have none when the time is over.
         """
 
         def behind() -> list[str]:

@@ -118,7 +118,7 @@ class TransactionalMember(ClassicMember):
         await self.check(error)
 
     async def _transact(self, partition: int, offset: int) -> int:
-        """Commit an offset in a transaction, or abort it. Returns the error of the TxnOffsetCommit."""
+        """Commit an offset in a transaction, or abort it. Return the error of the TxnOffsetCommit."""
         transact = self._coordinator.transact
         if self.producer is None:
             began = await transact(INIT_PRODUCER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
