@@ -4,6 +4,7 @@ Each vector is one call of a strategy, with RocketMQ's answer. The random vector
 arguments: POP sharing, nested rooms, unusual broker names, repeated ids, nulls.
 """
 
+import lzma
 from pathlib import Path
 
 import msgspec
@@ -96,7 +97,7 @@ def queues_of(queues: list[Queue] | None) -> list[MessageQueue] | None:
     ("name", "count"), [("rocketmq_allocation", 239), ("rocketmq_allocation_random", 240)]
 )
 def test_assignments_equal_rocketmqs_recorded_ones(name: str, count: int) -> None:
-    vectors = msgspec.json.decode((DATA / f"{name}.json").read_bytes(), type=list[Vector])
+    vectors = msgspec.json.decode(lzma.decompress((DATA / f"{name}.json.xz").read_bytes()), type=list[Vector])
     assert len(vectors) == count
     for vector in vectors:
         try:

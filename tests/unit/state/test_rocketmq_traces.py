@@ -10,6 +10,7 @@ RocketMQ's tables have no order. So lists of names are compared without order, a
 group. The calls of a scan are compared without order, because a scan removes connections in no fixed order.
 """
 
+import lzma
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -346,7 +347,7 @@ def lock_step(raw: dict[str, Any]) -> dict[str, Any]:
     ("name", "count"), [("rocketmq_broker_traces", 45), ("rocketmq_broker_traces_random", 80)]
 )
 def test_answers_equal_rocketmqs_recorded_traces(name: str, count: int) -> None:
-    traces = msgspec.json.decode((DATA / f"{name}.json").read_bytes())
+    traces = msgspec.json.decode(lzma.decompress((DATA / f"{name}.json.xz").read_bytes()))
     assert len(traces) == count
     for trace in traces:
         if trace["kind"] == "consumer_manager":
