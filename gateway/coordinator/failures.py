@@ -45,17 +45,17 @@ def _retriable(why: str) -> Failure:
 
 BY_TYPE: Mapping[type[ClientError], Failure] = MappingProxyType(
     {
-        RequestTooLarge: _permanent("the requests topic cannot carry it, today or tomorrow"),
-        RequestTimedOut: _retriable("the coordinator is away or slow"),
-        ClientClosed: _retriable("this gateway ends, and another one may be found"),
-        RequestNotSent: _retriable("no broker took it, see BY_CODE"),
-        ClientError: _retriable("a fault of the gateway, not the request's own"),
+        RequestTooLarge: _permanent("it will never fit into the requests topic"),
+        RequestTimedOut: _retriable("the coordinator is down or slow"),
+        ClientClosed: _retriable("this gateway ends, and the client may find another one"),
+        RequestNotSent: _retriable("no broker accepted it, see BY_CODE"),
+        ClientError: _retriable("a fault of the gateway, not of the request"),
     }
 )
-"""By the class of the error; the first match counts. A CoordinatorError has its own code."""
+"""The failures by the class of the error; the first match counts. A CoordinatorError has its own code."""
 
-NOT_ENCODED = _permanent("no record can have its text")
-"""A request was not sent, but not because of a broker or the producer."""
+NOT_ENCODED = _permanent("its text cannot be encoded")
+"""The failure of a request that was not sent, but not because of a broker or the producer."""
 
 BY_CODE: Mapping[int, Failure] = MappingProxyType(
     {
@@ -67,23 +67,25 @@ BY_CODE: Mapping[int, Failure] = MappingProxyType(
         KafkaError.POLICY_VIOLATION: _permanent("the broker accepts no such record"),
         KafkaError._BAD_MSG: _permanent("the client library accepts no such record"),
         KafkaError._INVALID_ARG: _permanent("the client library accepts no such record"),
-        KafkaError.INVALID_MSG: _retriable("it was damaged on its way"),
-        KafkaError._QUEUE_FULL: _retriable("too much waits to be written"),
-        KafkaError._MSG_TIMED_OUT: _retriable("no broker took it in time"),
-        KafkaError._TRANSPORT: _retriable("no broker is reached"),
-        KafkaError._ALL_BROKERS_DOWN: _retriable("no broker is reached"),
+        KafkaError.INVALID_MSG: _retriable("it was damaged in transit"),
+        KafkaError._QUEUE_FULL: _retriable("the producer's queue is full"),
+        KafkaError._MSG_TIMED_OUT: _retriable("no broker acknowledged it in time"),
+        KafkaError._TRANSPORT: _retriable("no broker is reachable"),
+        KafkaError._ALL_BROKERS_DOWN: _retriable("no broker is reachable"),
         KafkaError._PURGE_QUEUE: _retriable("the producer was replaced before it was sent"),
         KafkaError._PURGE_INFLIGHT: _retriable("the producer was replaced before it was acknowledged"),
         KafkaError.NOT_LEADER_FOR_PARTITION: _retriable("the partition moves to another broker"),
         KafkaError.KAFKA_STORAGE_ERROR: _retriable("the partition moves to another disk or broker"),
-        KafkaError.NOT_ENOUGH_REPLICAS: _retriable("brokers are away"),
-        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _retriable("brokers are away"),
-        KafkaError.REQUEST_TIMED_OUT: _retriable("brokers are away or slow"),
+        KafkaError.NOT_ENOUGH_REPLICAS: _retriable("brokers are down"),
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _retriable("brokers are down"),
+        KafkaError.REQUEST_TIMED_OUT: _retriable("brokers are down or slow"),
         KafkaError.UNKNOWN_TOPIC_OR_PART: _retriable("the broker does not know the topic yet"),
         KafkaError.TOPIC_AUTHORIZATION_FAILED: _retriable("the gateway's rights are not the client's fault"),
     }
 )
-"""A request was not sent, by the broker's or librdkafka's code. Any other code is retriable."""
+"""The failures of requests that were not sent, by the code of the broker or of librdkafka. Any other code is
+retriable.
+"""
 
 
 def failure_of(error: ClientError) -> Failure:

@@ -106,10 +106,10 @@ class GroupsTopicReader(Closeable, Generic[V]):
         self._caught_up = threading.Event()
         self._client_config = client_config
         self._topic = TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes)
-        # A TopicReader is for one thread, and this one's may be waiting for records. A second TopicReader,
-        # connected on first use, reads the topic's end on its own thread.
+        # A TopicReader is for one thread, and that of `_topic` may be waiting for records. So a second
+        # TopicReader, connected on first use, reads the topic's end on its own thread.
         self._end_reader: TopicReader | None = None
-        self._asking = ThreadPoolExecutor(1, "gateway-groups-end")
+        self._end_reader_thread = ThreadPoolExecutor(1, "gateway-groups-end")
         self._partitions = self._topic.partitions_of(layout.groups_topic)
         self._topic.start(beginning=self._partitions)
         self._ends = self._topic.ends(self._partitions)
@@ -132,14 +132,15 @@ class GroupsTopicReader(Closeable, Generic[V]):
 
     async def reach_end(self, timeout_s: float) -> bool:
         """Wait, in a worker thread, until the reader has all records that are on the topic now."""
-        return await asyncio.get_running_loop().run_in_executor(self._asking, self._reach_end, timeout_s)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._end_reader_thread, self._reach_end, timeout_s)
 
     def close(self) -> None:
         """Stop the threads and close the connections."""
         self._closing.set()
         with self._moved:
             self._moved.notify_all()
-        self._asking.shutdown()
+        self._end_reader_thread.shutdown()
         self._reader.join(_CLOSE_TIMEOUT_S)
         self._topic.close()
         if self._end_reader is not None:

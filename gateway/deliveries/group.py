@@ -135,9 +135,9 @@ class HeldRanges:
 
 
 SUSPECTS_MAX = 1_000
-"""The maximum per group. The oldest ones are forgotten."""
+"""The maximum number of suspects of a group. The oldest ones are forgotten."""
 RANGE_MAX = 1_000
-"""Only this many first offsets of a range are examined."""
+"""The maximum number of offsets of a range that are examined, from its first on."""
 RELEASED_BY_MAX = 4
 
 Key = tuple[bytes, int, int]
@@ -216,7 +216,7 @@ class Suspects:
             self.found += is_suspected(suspect) and not was_suspected
             self._note(key, was_suspected=was_suspected)
 
-    def learn(self, limit: int) -> None:
+    def set_limit(self, limit: int) -> None:
         """Set the brokers' delivery limit: released records that were delivered this often are archived."""
         for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
             suspect = self._known[key]
@@ -301,7 +301,7 @@ class DeliveryCounts:
         "group_id",
         "is_limit_known",
         "limit",
-        "limit_asked_ms",
+        "limit_queried_ms",
         "lock_ms",
         "sessions",
         "suspects",
@@ -311,7 +311,7 @@ class DeliveryCounts:
         self.group_id = group_id
         self.limit = DEFAULT_LIMIT
         self.is_limit_known = False
-        self.limit_asked_ms: int | None = None
+        self.limit_queried_ms: int | None = None
         self.lock_ms = 0
         self.sessions = 0
         self.suspects = Suspects(suspects)

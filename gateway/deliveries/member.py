@@ -16,8 +16,8 @@ from kafka_why.contract.deliveries import Counted
 
 
 TYPES_MAX = 10_000
-"""The maximum of counted types in one request's batches, so that a request takes some milliseconds at most. A
-leader locks at most 10,000 records of a partition (`group.share.partition.max.record.locks`).
+"""The maximum number of acknowledge types counted in one request, so that it takes at most some milliseconds.
+A leader locks at most 10,000 records of a partition (`group.share.partition.max.record.locks`).
 """
 
 
@@ -83,9 +83,9 @@ def _batch(batch: Any) -> AcknowledgementBatch | None:
 
 
 HELD_MAX = 10_000
-"""The maximum of followed ranges of one member."""
+"""The maximum number of followed ranges of one member."""
 LOST_MAX = 1_000
-"""The maximum of one member's ranges whose locks have ended but which may still be acknowledged."""
+"""The maximum number of one member's ranges whose locks have ended but which may still be acknowledged."""
 GRACE_MS = 1_000
 """The time after which a lock has certainly ended, because the broker started its clock earlier."""
 DEFAULT_LOCK_MS = 30_000

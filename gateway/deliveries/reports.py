@@ -1,4 +1,6 @@
-"""Writes the counts of share groups to the telemetry topic, and queries the groups' delivery limits."""
+"""The writer of the counts of share groups to the telemetry topic. It also queries the groups' delivery
+limits.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,9 +20,10 @@ from kafka_why.contract.deliveries import Counted, GroupDeliveries, Suspect
 from kafka_why.numbers import is_whole_number
 
 INTERVAL_S = 60.0
-_LOOK_S = 5.0
+_QUERY_INTERVAL_S = 5.0
+"""The interval of checks for limits to query. A new group's limit is queried at once."""
 _PAUSE_S = 0.1
-"""The maximum of queries for new groups."""
+"""The minimum pause between two queries."""
 _DESCRIBE_VERSION = 4
 _GROUP = 32  # ConfigResource.Type.GROUP
 _LIMIT = "share.delivery.count.limit"
@@ -52,7 +55,7 @@ class DeliveryReports:
         due_s = loop.time() + INTERVAL_S
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_QUERY_INTERVAL_S):
                     await self._has_group.wait()
             self._has_group.clear()
             await asyncio.sleep(_PAUSE_S)
@@ -101,7 +104,7 @@ class DeliveryReports:
 
 
 def _set_limits(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> None:
-    said: dict[str, str | None] = {
+    values: dict[str, str | None] = {
         result.resource_name: config.value
         for result in results
         if not result.error_code
@@ -109,8 +112,8 @@ def _set_limits(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> Non
         if config.name == _LIMIT
     }
     for group in groups:
-        value = said.get(group.group_id) or ""
+        value = values.get(group.group_id) or ""
         group.is_limit_known = is_whole_number(value)
         group.limit = int(value) if group.is_limit_known else DEFAULT_LIMIT
         if group.is_limit_known:
-            group.suspects.learn(group.limit)
+            group.suspects.set_limit(group.limit)

@@ -14,7 +14,7 @@ GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024
 """Groups with longer ids are not counted, so that a record's size is limited."""
 RECORD_ROWS, RECORD_SUSPECTS = 300, 100
-"""The maximum in one record, which then has about 150 KiB."""
+"""The maximum numbers of rows and suspects in one record, which then has about 150 KiB."""
 LIMIT_AGE_MAX_MS = 300_000
 _LIMITS_AT_ONCE = 100
 # Limits of all groups together, about 60 MiB.
@@ -49,7 +49,7 @@ class Deliveries:
 
     def open(self, group_id: str, member_id: str) -> MemberDeliveries:
         """Return a new member, which sends its first request on a connection."""
-        member = MemberDeliveries(member_id, partial(self._joined, group_id), self._shared)
+        member = MemberDeliveries(member_id, partial(self._join, group_id), self._shared)
         self._members[member] = None
         return member
 
@@ -71,9 +71,9 @@ class Deliveries:
         now_ms = self._clock_ms()
         due = []
         for group in self._groups.values():
-            asked_ms = group.limit_asked_ms
-            if group.sessions and (asked_ms is None or now_ms - asked_ms > LIMIT_AGE_MAX_MS):
-                group.limit_asked_ms = now_ms
+            queried_ms = group.limit_queried_ms
+            if group.sessions and (queried_ms is None or now_ms - queried_ms > LIMIT_AGE_MAX_MS):
+                group.limit_queried_ms = now_ms
                 due.append(group)
                 if len(due) == _LIMITS_AT_ONCE:
                     break
@@ -104,7 +104,7 @@ class Deliveries:
             )
             yield record, [*(topic_id for topic_id, _ in rows), *(key[0] for key, _ in suspects)]
 
-    def _joined(self, group_id: str) -> DeliveryCounts | None:
+    def _join(self, group_id: str) -> DeliveryCounts | None:
         group = self._group(group_id)
         if group is not None:
             group.sessions += 1

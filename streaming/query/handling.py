@@ -27,11 +27,11 @@ class Sink(Protocol):
     """A receiver of the effects of messages and deadlines."""
 
     def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
-        """Take a response. `message` is the message that is being applied."""
+        """Receive a response. `message` is the message that is being applied."""
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
-        """Take the effects of one step of the group with this key. `message` is the request that is applied,
-        or None if the step follows the last request.
+        """Receive the effects of one step of the group with this key. `message` is the request that is
+        applied, or None if the step follows the last request.
         """
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
@@ -40,7 +40,7 @@ class Sink(Protocol):
         """
 
     def dead_letter(self, letter: DeadLetter) -> None:
-        """Take a dead letter."""
+        """Receive a dead letter."""
 
 
 class DecodedGroup:

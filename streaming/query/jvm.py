@@ -228,20 +228,20 @@ class Watchdog:
         self._interval_s = interval_s
         self._has_answered = threading.Event()
         self._stopping = threading.Event()
-        self._asking = threading.Thread(target=self._ask, name="watchdog-ping", daemon=True)
+        self._pinging = threading.Thread(target=self._ping_repeatedly, name="watchdog-ping", daemon=True)
         self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        self._asking.start()
+        self._pinging.start()
         self._watching.start()
 
     def stop(self) -> None:
         """Stop the watch. A ping without an answer stays open."""
         self._stopping.set()
         self._watching.join()
-        self._asking.join(self._interval_s)
+        self._pinging.join(self._interval_s)
 
-    def _ask(self) -> None:
+    def _ping_repeatedly(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._ping()
@@ -278,8 +278,8 @@ _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
     """Empty this folder, and return the settings `spark` with those that put the JVM's temporary files in it.
-    Settings in `spark` about temporary files take precedence. `is_local`: no executor runs elsewhere. Raises
-    FolderNotWritable.
+    Settings in `spark` about temporary files take precedence. If `is_local`, no executor runs elsewhere.
+    Raises FolderNotWritable.
     """
     folder = folder.absolute()
     empty_folder(folder)

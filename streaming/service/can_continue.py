@@ -105,13 +105,13 @@ def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, 
     """Check that the topic reaches these offsets, and has all records from there on."""
     if not begin:
         return
-    places = {partition: TopicPartition(topic, partition) for partition in sorted(begin)}
+    partitions = {number: TopicPartition(topic, number) for number in sorted(begin)}
     with TopicReader(client_config) as reader:
-        first, ends = reader.beginnings(places.values()), reader.ends(places.values())
+        first, ends = reader.beginnings(partitions.values()), reader.ends(partitions.values())
     deleted = {
-        partition: (begin[partition], first[place])
-        for partition, place in places.items()
-        if first[place] > begin[partition]
+        number: (begin[number], first[partition])
+        for number, partition in partitions.items()
+        if first[partition] > begin[number]
     }
     if deleted:
         ranges = ", ".join(f"{topic}[{number}] {low} to {end - 1}" for number, (low, end) in deleted.items())
@@ -120,7 +120,7 @@ def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, 
             f"because requests may be among them {_UNREAD}",
             deleted,
         )
-    cut = [f"{topic}[{number}]" for number, place in places.items() if ends[place] < begin[number]]
+    cut = [f"{topic}[{number}]" for number, key in partitions.items() if ends[key] < begin[number]]
     if cut:
         raise CannotContinue(
             f"the topic has lost records that were handled: {', '.join(cut)} ends before the offset up to "

@@ -27,7 +27,7 @@ from streaming.service.can_continue import RequestsLost
 from streaming.service.topics import LogAndState
 
 FILE = "lost-requests.json"
-# Brokers stamp the records of the topics by their own clocks.
+# A margin for the differences of brokers' clocks, which stamp the records.
 _CLOCKS_MS = 60_000
 _READ_TIMEOUT_MS = 60_000
 _LOGGED_GROUPS = 100
@@ -96,14 +96,14 @@ class _Answer(Struct):
         """Yield the committed partitions, with these offsets if there is one for each partition."""
         if self.type not in _COMMITS:
             return
-        places = [
+        partitions = [
             (topic.name, partition.partition_index)
             for topic in msgspec.json.decode(self.topics, type=list[_Topic])
             for partition in topic.partitions
             if not partition.error_code
         ]
-        known = offsets if len(offsets) == len(places) else [None] * len(places)
-        for (topic_name, number), offset in zip(places, known, strict=True):
+        known = offsets if len(offsets) == len(partitions) else [None] * len(partitions)
+        for (topic_name, number), offset in zip(partitions, known, strict=True):
             yield LostOffset(topic_name, number, offset)
 
 
@@ -164,12 +164,13 @@ def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> 
     since_ms = 0
     if batch >= 0:
         since_ms = read_planned(checkpoint.files, batch, layout.requests_topic).timestamp_ms - _CLOCKS_MS
-    places = [TopicPartition(layout.responses_topic, number) for number in range(layout.reply_partitions)]
+    numbers = range(layout.reply_partitions)
+    partitions = [TopicPartition(layout.responses_topic, number) for number in numbers]
     with TopicReader(ours.client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
-        ends = reader.ends(places)
-        begin = {place: at for place, at in reader.offsets_at(places, since_ms).items() if at is not None}
+        ends = reader.ends(partitions)
+        begin = {p: at for p, at in reader.offsets_at(partitions, since_ms).items() if at is not None}
         reader.start(at=begin)
-        for record in reader.read_to({place: ends[place] for place in begin}, timeout_ms=_READ_TIMEOUT_MS):
+        for record in reader.read_to({p: ends[p] for p in begin}, timeout_ms=_READ_TIMEOUT_MS):
             if counting.counts(record.partition, record.headers):
                 with suppress(*UNREADABLE):
                     found.take(record)

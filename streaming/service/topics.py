@@ -183,7 +183,7 @@ def prepare(
     if problems:
         raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
     for topic in sorted(wanted.keys() - missing):
-        _warn_of_less(topic, described[topic], found[topic], replication)
+        _warn_of_less_replication(topic, described[topic], found[topic], replication)
     return FoundTopics(
         str(cluster["cluster_id"]),
         {topic: str(described[topic]["topic_id"]) for topic in wanted},
@@ -299,7 +299,9 @@ def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], 
         time.sleep(_RETRY_S)
 
 
-def _warn_of_less(topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication) -> None:
+def _warn_of_less_replication(
+    topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication
+) -> None:
     """Log a warning if the topic's records are less safe than those of a new topic on this cluster."""
     factor = min(len(partition["replica_nodes"]) for partition in described["partitions"])
     min_in_sync = int(found[_MIN_IN_SYNC])

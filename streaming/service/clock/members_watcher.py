@@ -81,7 +81,7 @@ class MembersWatcher(FollowerThread):
             partitions = reader.partitions_of(self._layout.groups_topic)
             reader.start(beginning=partitions)
             while self._wait_for_quiet():
-                asked_at_s = time.monotonic()
+                queried_at_s = time.monotonic()
                 ends = reader.ends(partitions)
                 while not reader.has_read(ends):
                     if self._stopped.is_set():
@@ -90,7 +90,7 @@ class MembersWatcher(FollowerThread):
                         groups.apply(record.key, record.value)
                 self._worked()
                 if not groups:
-                    self._pace.no_member(asked_at_s)
+                    self._pace.no_member(queried_at_s)
                 self._stopped.wait(POLL_S)
 
     def _wait_for_quiet(self) -> bool:

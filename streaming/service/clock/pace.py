@@ -44,7 +44,7 @@ class Pace:
         # By partition: an offset after requests that no batch has read yet.
         self._unread: dict[int, int] = {}
         self._request_at_s = now_s()
-        # No group had a member at this time.
+        # The last time at which no group was known to have a member.
         self._no_member_at_s = float("-inf")
 
     @property
@@ -73,8 +73,8 @@ class Pace:
                     self._see_request()
 
     def is_unproven(self) -> bool:
-        """Return True if batches have processed all requests, none has come for a while, and members are
-        unknown.
+        """Return True if batches have processed all requests, no request has come for a while, and it is not
+        known since then whether groups have members.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s

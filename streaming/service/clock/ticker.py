@@ -1,9 +1,9 @@
-"""The ticker attests the time by clock records in the requests topic itself.
+"""The ticker, which attests the time by clock records in the requests topic itself.
 
 Each round appends a record to every partition and waits until all are acknowledged. Every request with a
 timestamp before the earliest of their append times then precedes one of these records or is readable already.
-The next round's records attest that time. So time is in the log and no request is late. Without a ticker time
-stands still and no session expires. Two tickers do no harm.
+The next round's records attest that time. So time is in the log, and no request is late. Without a ticker,
+time stands still, and no session expires. Two tickers do no harm.
 """
 
 import time
@@ -21,8 +21,8 @@ from streaming.service.clock.pace import Pace
 DEFAULT_INTERVAL_MS = 100
 MAX_SKEW_MS = 5_000
 NOTHING_ATTESTED_MS = 0
-# A clock record that is not acknowledged within this time is given up, because the next one attests a later
-# time.
+# The producer gives up a clock record that is not acknowledged within this time, because the next one attests
+# a later time.
 DELIVERY_TIMEOUT_MS = 5_000
 RECONNECT_MAX_MS = 1_000
 

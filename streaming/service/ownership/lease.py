@@ -30,9 +30,9 @@ class Lease:
     """A coordinator's lease on the topics: it takes them for a state, and releases them. Not safe for
     threads.
 
-    `folder` is locked by this process. `is_shared`: the checkpoint is elsewhere, so the lock does not protect
-    it. `tick_interval_ms` is the longest interval between clock records. All methods but `release` and
-    `close` raise KafkaError.
+    `folder` is locked by this process. If `is_shared`, the checkpoint is elsewhere, so the lock does not
+    protect it. `tick_interval_ms` is the longest interval between clock records. All methods but `release`
+    and `close` raise KafkaError.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Lease:
 
     def acquire(self, checkpoint: Checkpoint, identity: Identity) -> None:
         """Take the topics. Raises NotOwner, FolderError."""
-        wanted = self._wanted(checkpoint, identity)
+        wanted = self._claim_for(checkpoint, identity)
         self.ownership.claim(wanted, take_over=self._take_over, moved=identity.moved)
         self._begin(checkpoint)
 
@@ -82,7 +82,7 @@ class Lease:
         another state.
         """
         standby = Standby(self._client_config, self._layout, self.ownership, on_reason, check)
-        wanted = self._wanted(checkpoint, identity)
+        wanted = self._claim_for(checkpoint, identity)
         if not standby.claim_when_silent(wanted, stopping, take_over=self._take_over, moved=identity.moved):
             return False
         claimed()
@@ -100,7 +100,7 @@ class Lease:
         """Close the connection. The claim stays."""
         self.ownership.close()
 
-    def _wanted(self, checkpoint: Checkpoint, identity: Identity) -> Claim:
+    def _claim_for(self, checkpoint: Checkpoint, identity: Identity) -> Claim:
         return claim_of(
             identity,
             self._folder,

@@ -38,8 +38,8 @@ SILENT_INTERVALS = 3
 _POLL_MS = 100
 _TIMEOUT_S = 30.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# The interval of polls of a broker while no clock record comes.
-_ASK_S = 1.0
+# The interval of queries of the partition's end while no clock record comes. They fail if no broker answers.
+_QUERY_S = 1.0
 _RECONNECT_MAX_MS = 1_000
 
 log = structlog.get_logger()
@@ -124,14 +124,14 @@ class ClockRecords:
             self._reader.start(end=[self._partition])
         self._is_following = False
         give_up_s = time.monotonic() + timeout_s
-        asked_s = time.monotonic()
+        queried_s = time.monotonic()
         while True:
             if any(is_clock_record(record.key, record.value) for record in self._reader.poll(_POLL_MS)):
                 return True
             now_s = time.monotonic()
-            if now_s > min(give_up_s, asked_s + _ASK_S):
+            if now_s > min(give_up_s, queried_s + _QUERY_S):
                 self._reader.ends([self._partition])
-                asked_s = time.monotonic()
+                queried_s = time.monotonic()
             if now_s > give_up_s:
                 self._is_following = True
                 return False
@@ -171,7 +171,7 @@ class TopicsOwnership(Closeable):
     def claim_in_force(self, requests_topic_id: str) -> Claim | None:
         """Return the claim in force on this requests topic, after reading the owner topic to its end.
 
-        A claim with another topic id is of a deleted topic of the same name. Its owner's state does not
+        A claim with another topic id is for a deleted topic of the same name. Its owner's state does not
         belong to this topic.
         """
         self._read_to_end()
@@ -306,7 +306,7 @@ class TopicsOwnership(Closeable):
     def _apply_records(self, records: Iterable[Record]) -> None:
         for record in records:
             if not self._claims.apply(record.offset, record.key, record.value):
-                log.warning("a record of the owner topic is no claim", offset=record.offset)
+                log.warning("a record of the owner topic is not a claim", offset=record.offset)
 
 
 def is_same_folder(claim: Claim, other: Claim) -> bool:

@@ -42,9 +42,9 @@ log = structlog.get_logger()
 
 
 class StandbyThread(BackgroundThread):
-    """A thread that runs `lead`, which waits and then takes over. `lead` adds the parts that it starts to the
-    given stack, which `stop` closes, and returns soon after the given event is set. `on_error` is called in
-    the thread if `lead` fails.
+    """A thread that runs `lead`, which waits and then takes over. `lead` adds the parts that it starts to its
+    stack, which `stop` closes. It returns soon after its event is set. `on_error` is called in the thread if
+    `lead` fails.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Standby:
                 except KafkaError as error:
                     self._silence.cut_off()
                     self._report(f"no broker answers: {type(error).__name__}")
-                    # kafka-python's consumers were seen to answer no more after a broker was killed.
+                    # After a broker was killed, kafka-python's consumers sometimes returned nothing more.
                     with suppress(KafkaError):
                         clock.reconnect()
                         self._ownership.reconnect()
@@ -193,5 +193,5 @@ class Standby:
     def _report(self, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            log.info("claim_in_force by", reason=reason)
+            log.info("standing by", reason=reason)
             self._on_reason(reason)

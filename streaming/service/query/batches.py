@@ -104,7 +104,7 @@ class CommittedPin:
         self._batch = batch
 
 
-# The form of a record, or of a request in a pack, in `streaming.query.handling.OperatorError`.
+# The id of a record, or of a request in a pack, in `streaming.query.handling.OperatorError`.
 _RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 
 _LEFT_BEHIND = re.compile(r"record (\S+-\d+-\d+(?:#\d+)?)")
@@ -122,25 +122,25 @@ def describe_failing_batch(
     """
     named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(interrupted))
     if named:
-        way_on = (
+        remedy = (
             f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
         )
     elif interrupted:
-        way_on = f"Python workers died, and handled {', '.join(interrupted)} then"
+        remedy = f"Python workers died while they handled {', '.join(interrupted)}"
     else:
-        way_on = "the error names no record, so find the cause in its text"
+        remedy = "the error names no record, so find the cause in its text"
     return (
         f"batch {batch} failed {failures} times and is tried again. "
         f"Its records: {_ranges(checkpoint, batch)}. "
-        f"{way_on} (docs/recovery.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
+        f"{remedy} (docs/recovery.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
     )
 
 
 def describe_damaged_checkpoint(batch: int, damage: Sequence[str], remedy: str) -> str:
     """Return one paragraph for the operator: the batch that cannot run, the damaged files, and what to do.
-    `remedy` is the way out if these files are lost.
+    `remedy` is what to do if these files are lost.
     """
-    more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
+    more = f" (and {len(damage) - _NAMED_FILES} more files)" if len(damage) > _NAMED_FILES else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
         f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or {remedy}"

@@ -143,7 +143,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return running
 
     def committed(self, batch: BatchProgress) -> None:
-        """Report to the parts of the service what was read."""
+        """Report the batch to the other parts of the service."""
         if batch.rows_dropped:
             # Requests have no event time, so Spark may not drop any: this request is lost.
             log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)

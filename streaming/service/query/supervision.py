@@ -232,7 +232,7 @@ class Supervisor(BackgroundThread):
             if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                 return PySparkException("the query ended by itself")
             for batch in progress.new():
-                self._take(batch)
+                self._committed(batch)
             if hang := self._query.hang():
                 self._spark.kill_hung(hang)
             self._set_alarms()
@@ -243,7 +243,7 @@ class Supervisor(BackgroundThread):
         running.stop()
         return None
 
-    def _take(self, batch: BatchProgress) -> None:
+    def _committed(self, batch: BatchProgress) -> None:
         """Handle a committed batch."""
         ends = batch.ends_of(self._query.source)
         self._spark.worked()

@@ -55,7 +55,7 @@ _VERSION = 0
 # kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# The group named by `are_refused`. It need not exist.
+# The group in the request of `are_refused`. It need not exist.
 _ANY_GROUP = "permission"
 
 
@@ -92,7 +92,7 @@ class BrokerCoordinators(Closeable):
         by_name = {coordinator_key(key): key for key in keys}
         found: dict[SharePartition, tuple[int, int]] = {}
         for names in _key_batches(by_name):
-            found |= {by_name[name]: place for name, place in self._find(names).items() if name in by_name}
+            found |= {by_name[name]: node for name, node in self._find(names).items() if name in by_name}
         return found
 
     def _find(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -192,9 +192,9 @@ def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) 
 
 def _answers(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
     """Yield the answers for these partitions. A partition may have none."""
-    asked = {(key.topic_id, key.partition): key for key in keys}
+    wanted = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:
         for partition in topic.partitions:
-            key = asked.get((topic.topic_id, partition.partition))
+            key = wanted.get((topic.topic_id, partition.partition))
             if key is not None:
                 yield key, partition

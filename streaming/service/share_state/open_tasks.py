@@ -1,6 +1,6 @@
 """The open tasks of share groups, by the groups' views, and the work that is due for them. No IO, no clock. A
-task is open while a view shows it. It is then carried out, and again after a pause that doubles (row SP10).
-Nothing survives a restart. All times are of a clock that never goes back.
+task is open while a view shows it. It is carried out, and if it stays open, again after a pause that doubles
+(row SP10). Nothing survives a restart. All times are of a monotonic clock.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTa
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 300.0
-# After this time the outcomes so far are appended, although other partitions have none.
+# After this time the outcomes so far are appended, even if other partitions have none.
 PART_AFTER_S = 60.0
 # A partition without an outcome is tried again after a back-off, which doubles. Creating the state topic
 # takes half a second.
@@ -29,10 +29,10 @@ FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 # The time for which a broker may still process an unanswered request.
 UNCERTAIN_S = 10.0
-# The maximum of partitions carried out at once, so that new tasks do not wait long for those of a large
-# group.
+# The maximum number of partitions carried out at once, so that new tasks do not wait long for those of a
+# large group.
 AT_ONCE = 5_000
-# The maximum of partitions in one record, of about 130 bytes each.
+# The maximum number of partitions in one record, with about 130 bytes each.
 PARTITIONS_PER_RECORD = 2_000
 # A task that is open for longer raises an alarm.
 OVERDUE_MS = 120_000
@@ -100,7 +100,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Task:
-    """An open task. It rests until `due_s`. `began_s` is None while it rests."""
+    """An open task. It rests until `due_s`, and `began_s` is None until then."""
 
     group_id: str
     asked_at_ms: int
@@ -131,7 +131,7 @@ class OpenTasks:
     outcomes are reported.
 
     `uncertain` are partitions whose last change has an unknown outcome, each with the time until which it
-    rests. The object that replaces this one after a lost connection shares them.
+    rests. They are shared with the OpenTasks that replaces this one after a lost connection.
     """
 
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:

@@ -15,7 +15,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from state.kafka.share.state import RETRIABLE
 
-# The maximum of partitions in one request. The coordinator writes a record for each.
+# The maximum number of partitions in one request. The share coordinator writes a record for each.
 BATCH_PARTITIONS = 1_000
 # The state epoch of a partition that has no state. A group epoch is greater.
 NO_STATE = 0
@@ -30,8 +30,8 @@ class SharePartition(NamedTuple):
 
 
 class PartitionTask(NamedTuple):
-    """The task for one partition. `state_epoch` and `start_offset` are of an initialization. `is_altered`: an
-    administrator gave the start offset.
+    """The task for one partition. `state_epoch` and `start_offset` are for an initialization. If
+    `is_altered`, an administrator has set the start offset.
     """
 
     task: str
@@ -44,7 +44,7 @@ class PartitionTask(NamedTuple):
 
 
 class RecordedState(NamedTuple):
-    """A partition's state as its share coordinator recorded it. Without a state, the epoch is 0."""
+    """A partition's state as its share coordinator recorded it. The epoch is 0 if there is no state."""
 
     error_code: int
     state_epoch: int
@@ -55,7 +55,7 @@ class NoOutcome(NamedTuple):
     """The result of a partition that has no outcome yet. `error_code` is the reason, or 0 for a lost
     connection.
 
-    `is_uncertain`: a change was sent and not answered, so a broker may still process it.
+    If `is_uncertain`, a change was sent and not answered, so a broker may still process it.
     """
 
     error_code: int = 0
@@ -81,8 +81,8 @@ T = TypeVar("T")
 
 class ShareCoordinators(Protocol):
     """The requests to share coordinators. All methods raise NoAnswer. The partitions of a request to a node
-    are of one group. Results omit partitions that the answer lacks. Methods that change a state raise
-    NotOwnerNow instead of sending.
+    are of one group. Results omit partitions that the response lacks. `initialize` and `delete` raise
+    NotOwnerNow if this process may no longer change states.
     """
 
     def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
@@ -102,12 +102,12 @@ class ShareCoordinators(Protocol):
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Carry out each partition's task. The result omits partitions not handled while this process was surely
-    the owner.
+    """Carry out each partition's task. If this process may no longer change states, the remaining partitions
+    have no result.
     """
     results: Results = {}
     lost: set[int] = set()  # nodes that have not answered are not tried twice
-    for node_id, batch in _batches(_located(items, coordinators, results)):
+    for node_id, batch in _batches(_locate(items, coordinators, results)):
         if node_id in lost:
             results |= {item.key: NoOutcome() for item in batch}
             continue
@@ -122,7 +122,7 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
     return results
 
 
-def _located(
+def _locate(
     items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
 ) -> list[tuple[int, PartitionTask]]:
     """Return the items with their coordinators' nodes. Add results for items without a coordinator."""
@@ -158,7 +158,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
             results[item.key] = decided
     codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
     for key, code in codes.items():
-        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded since the read, so the next read finds it
+        if code == ErrorCode.FENCED_STATE_EPOCH:  # a state was recorded since the read
             results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
         else:
             results[key] = code if isinstance(code, NoOutcome) else _result_of(key, code)
@@ -188,8 +188,8 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Delete the state. The state of a deleted topic counts as deleted, because the coordinator deletes it
-    itself.
+    """Delete the states. A deleted topic's state counts as deleted, because the share coordinator itself
+    deletes it.
     """
     keys = [item.key for item in batch]
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
@@ -235,11 +235,11 @@ def _outcome(key: SharePartition, code: int = ErrorCode.NONE) -> ShareStateParti
 def _batches(located: list[tuple[int, PartitionTask]]) -> Iterator[tuple[int, Sequence[PartitionTask]]]:
     """Yield batches of one coordinator and group, with deletions apart from initializations."""
 
-    def place(one: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
+    def batch_key(one: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
         node_id, item = one
         return node_id, item.key.group_id, item.is_deletion
 
-    for (node_id, _, _), alike in groupby(sorted(located, key=place), place):
+    for (node_id, _, _), alike in groupby(sorted(located, key=batch_key), batch_key):
         for batch in _chunks([item for _, item in alike]):
             yield node_id, batch
 

@@ -23,11 +23,11 @@ from streaming.service.share_state.open_tasks import NOT_PERMITTED, UNCERTAIN_S,
 from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, SharePartition, carry_out
 
 _REST_POLL_MS = 500
-# While a task is being carried out.
-_POLL_MS = 50
+_POLL_MS = 50  # while a task is being carried out
 # The pause between two checks of the permission while it is missing.
 _CHECK_PAUSE_S = 10.0
-# The maximum age of records that cause a change. A new owner changes nothing for UNCERTAIN_S (row SP18).
+# The maximum age of the records that a change is based on. A new owner changes nothing for UNCERTAIN_S (row
+# SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it also advances while the machine sleeps
 
@@ -97,7 +97,7 @@ class ShareStateThread(FollowerThread):
             self._apply_records(reader, tasks, due_s)
             is_behind = is_behind and not reader.has_read(ends)
             if not is_behind and self._may_change():
-                self._check(tasks)
+                self._check_permission(tasks)
                 self._carry_out(tasks.due(time.monotonic()), tasks)
                 for report in tasks.reports(time.monotonic()):
                     requests.append(report.records)
@@ -121,7 +121,7 @@ class ShareStateThread(FollowerThread):
         if any(isinstance(result, NoOutcome) and not result.error_code for result in results.values()):
             self._disconnect()
 
-    def _check(self, tasks: OpenTasks) -> None:
+    def _check_permission(self, tasks: OpenTasks) -> None:
         """Check at the start if the permission is missing, and repeat the check while it is. Raises
         KafkaError, NoAnswer.
         """

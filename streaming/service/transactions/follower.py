@@ -42,7 +42,7 @@ REPORTS_CLIENT_ID = "transactions-reports"
 # The maximum of waiting reports. Beyond it the oldest are dropped.
 REPORTS_MAX = 10_000
 # A transaction that stays open for longer is left to the follower of the topic.
-KEPT_S = 30.0
+PENDING_MAX_S = 30.0
 # The maximum duration of a Fetch of markers while transactions are pending. A report that arrives meanwhile
 # waits for its end.
 REPORTED_WAIT_MS = 20
@@ -54,7 +54,7 @@ _Report = tuple[bytes, bytes | None]
 
 
 class EarlyPending:
-    """The reported transactions of the last `KEPT_S`, for one connection. No IO, no clock."""
+    """The reported transactions of the last PENDING_MAX_S, for one connection. No IO, no clock."""
 
     def __init__(self, pending: PendingTransactions) -> None:
         self.pending = pending
@@ -62,7 +62,7 @@ class EarlyPending:
         """The time of each first report, the earliest first."""
 
     def apply(self, key: bytes, value: bytes | None, now_s: float) -> None:
-        """Take a report. Raises msgspec.DecodeError."""
+        """Apply a report. Raises msgspec.DecodeError."""
         self.pending.apply(key, value)
         if value is None:
             self._since_s.pop(key, None)
@@ -70,11 +70,11 @@ class EarlyPending:
             self._since_s.setdefault(key, now_s)
 
     def forget_old(self, now_s: float) -> None:
-        """Drop the transactions that have been pending for KEPT_S, and leave them to the follower of the
-        topic.
+        """Drop the transactions that have been pending for PENDING_MAX_S, and leave them to the follower of
+        the topic.
         """
         for key, since_s in list(self._since_s.items()):
-            if now_s - since_s < KEPT_S:
+            if now_s - since_s < PENDING_MAX_S:
                 return
             self.apply(key, None, now_s)
 
@@ -87,7 +87,7 @@ class ReportedTransactions(FollowerThread):
     _retried = Exception  # the follower of the topic does the same, later
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
-        super().__init__("transactions-reports", "telling early how transactions ended")
+        super().__init__("transactions-reports", "sending outcomes of reported transactions")
         self._client_config = client_config
         self._layout = layout
         self._reports: deque[_Report] = deque(maxlen=REPORTS_MAX)
@@ -125,7 +125,7 @@ class ReportedTransactions(FollowerThread):
         early = EarlyPending(pending)
         while not self._stopped.is_set():
             self._wait(pending)
-            for key, value in self._taken():
+            for key, value in self._take_reports():
                 try:
                     early.apply(key, value, time.monotonic())
                 except UNREADABLE as error:
@@ -142,9 +142,9 @@ class ReportedTransactions(FollowerThread):
     def _wait(self, pending: PendingTransactions) -> None:
         """Wait for a report, unless there are markers to wait for."""
         if not pending.positions():
-            self._is_woken.wait(KEPT_S if pending else None)
+            self._is_woken.wait(PENDING_MAX_S if pending else None)
 
-    def _taken(self) -> Iterator[_Report]:
+    def _take_reports(self) -> Iterator[_Report]:
         self._is_woken.clear()  # first, so that a later report is read the next time
         while self._reports:
             yield self._reports.popleft()
@@ -225,7 +225,7 @@ class TransactionsFollower(FollowerThread):
                 continue
             if pending and time.monotonic() - checked_at_s > _TOPIC_CHECK_S:
                 if markers.find_topic() != pending.topic_id:
-                    log.error("the topic of markers was made again", topic=self._layout.txn_markers_topic)
+                    log.error("the topic of markers was created again", topic=self._layout.txn_markers_topic)
                     return
                 checked_at_s = time.monotonic()
             self._read(markers, pending)
@@ -287,8 +287,8 @@ _numbers = count(1)  # of this process's requests
 def marker_requests(
     decisions: Iterable[Decision], topic_id: UUID, client_id: str
 ) -> Iterator[TransactionMarker]:
-    """Yield the request to the group for each decision. `topic_id` is that of the markers topic. Nobody reads
-    the answers.
+    """Yield the request to the group for each decision. `topic_id` is that of the markers topic. The answers
+    are not read.
     """
     for decision in decisions:
         yield TransactionMarker(

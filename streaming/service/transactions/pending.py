@@ -20,8 +20,8 @@ from kafka_why.contract.service import TransactionsSummary
 from state.kafka.commits import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 
-# The maximum of markers kept for entries that are read after their marker.
-MARKERS_KEPT = 50_000
+# The maximum number of markers of a partition that are kept for entries read after their marker.
+MARKERS_MAX = 50_000
 # A request to a group is repeated until the entry's tombstone is read.
 FIRST_REPEAT_S, LONGEST_REPEAT_S = 5.0, 60.0
 # Kafka's default of transaction.max.timeout.ms, plus the broker's interval of checks.
@@ -41,26 +41,26 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An open entry. `marker` is the one that decides it, and `outcome` is its meaning. `is_lost`: the log
-    does not have all markers from the entry's position on.
+    """An open entry. `marker` is the one that decides it, and `outcome` is its meaning. If `is_lost`, the log
+    no longer has all markers from the entry's position on. The request to the group is due from `due_s` on.
     """
 
     pending: PendingTransaction
     marker: Marker | None = None
     outcome: MarkerOutcome | None = None
     is_lost: bool = False
-    ask_at_s: float = 0.0
+    due_s: float = 0.0
     repeat_s: float = FIRST_REPEAT_S
 
 
 @dataclass(slots=True)
 class _Partition:
-    """The markers read from a partition of the markers topic: all of them from `kept_from` to `position`."""
+    """A partition of the markers topic. `markers` are all of its markers from `first` to `position`."""
 
-    kept_from: int
+    first: int
     position: int
     end: int = 0
-    kept: deque[Marker] = field(default_factory=deque)
+    markers: deque[Marker] = field(default_factory=deque)
 
 
 class PendingTransactions:
@@ -105,11 +105,11 @@ class PendingTransactions:
         if partition is None:
             position = pending.txn_position
             self._partitions[pending.txn_partition] = _Partition(position, position)
-        elif pending.txn_position < partition.kept_from:
-            partition.kept_from = partition.position = pending.txn_position
-            partition.kept.clear()
+        elif pending.txn_position < partition.first:
+            partition.first = partition.position = pending.txn_position
+            partition.markers.clear()
         else:
-            _match(entry, _since(pending.txn_position, partition.kept))
+            _match(entry, _since(pending.txn_position, partition.markers))
 
     def positions(self) -> dict[int, int]:
         """Return the offset to read from next for each partition that has an entry without a marker."""
@@ -121,20 +121,20 @@ class PendingTransactions:
         return {partition: self._partitions[partition].position for partition in sorted(wanted)}
 
     def read(self, number: int, fetched: Fetched) -> None:
-        """Add the records that were read of a partition from its position on."""
+        """Add the markers that were read from a partition's position on."""
         partition = self._partitions[number]
         partition.end = fetched.end
         missing_to = max(fetched.start, 0)
         if missing_to > partition.position:
             self._lose(number, missing_to)
-            partition.kept_from = partition.position = missing_to
-            partition.kept.clear()
+            partition.first = partition.position = missing_to
+            partition.markers.clear()
         if fetched.is_out_of_range:
             return
         partition.position = max(partition.position, fetched.next_offset)
-        partition.kept.extend(fetched.markers)
-        while len(partition.kept) > MARKERS_KEPT:
-            partition.kept_from = partition.kept.popleft().offset + 1
+        partition.markers.extend(fetched.markers)
+        while len(partition.markers) > MARKERS_MAX:
+            partition.first = partition.markers.popleft().offset + 1
         for entry in self._undecided(number):
             _match(entry, fetched.markers)
 
@@ -142,9 +142,9 @@ class PendingTransactions:
         """Return the requests that are due now, one for each group, producer and marker."""
         first: dict[tuple[str, int, Marker], int] = {}
         for entry in self._entries.values():
-            if entry.marker is None or entry.ask_at_s > now_s:
+            if entry.marker is None or entry.due_s > now_s:
                 continue
-            entry.ask_at_s = now_s + entry.repeat_s
+            entry.due_s = now_s + entry.repeat_s
             entry.repeat_s = min(2 * entry.repeat_s, LONGEST_REPEAT_S)
             pending = entry.pending
             key = pending.group_id, pending.txn_partition, entry.marker
@@ -205,11 +205,11 @@ class PendingTransactions:
             del self._partitions[number]
 
 
-def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
-    """Return the kept markers from this position on, found from the end because nearly all entries are near
+def _since(position: int, markers: deque[Marker]) -> Iterable[Marker]:
+    """Return the markers from this position on. The search starts at the end, because most entries are near
     it.
     """
-    tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
+    tail = list(takewhile(lambda marker: marker.offset >= position, reversed(markers)))
     return reversed(tail)
 
 

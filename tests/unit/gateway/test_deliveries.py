@@ -190,7 +190,7 @@ def test_sp32_limit_learned_later_archives_records_delivered_before() -> None:
     world.get("b", 5, 5, 3)
     group = world.member("a").group
     group.limit = 2
-    group.suspects.learn(2)
+    group.suspects.set_limit(2)
     assert {offset: one.outcome for offset, one in world.suspects().items()} == {4: GONE}
     assert world.suspected == 0, "that counts what members did"
 

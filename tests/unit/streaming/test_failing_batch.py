@@ -57,7 +57,7 @@ def test_failing_record_and_the_offsets_of_its_batch_are_named(checkpoint: Check
             None,
             "it crashed",
             ["record eu-requests-1-42", "the deadlines of group 'g'"],
-            "Python workers died, and handled record eu-requests-1-42, the deadlines of group 'g' then",
+            "Python workers died while they handled record eu-requests-1-42, the deadlines of group 'g'",
         ),
     ],
 )
@@ -77,4 +77,4 @@ def test_only_the_first_of_hundreds_of_damaged_checkpoint_files_are_named() -> N
     assert text.startswith(
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
-    assert "/c/4 is missing (and 7 files more). Put back these files, or stop it" in text
+    assert "/c/4 is missing (and 7 more files). Put back these files, or stop it" in text

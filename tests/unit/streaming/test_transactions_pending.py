@@ -153,7 +153,7 @@ def test_tw4_marker_of_a_late_entry_is_found_in_the_cache_or_the_log(first: int,
 
 
 def test_tw5_number_of_cached_markers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions_pending, "MARKERS_KEPT", 10)
+    monkeypatch.setattr(transactions_pending, "MARKERS_MAX", 10)
     pending = opened(entry(0, producer=1, request="open"))
     markers = [marker(offset, producer=2) for offset in range(100)]
     read(pending, *markers)

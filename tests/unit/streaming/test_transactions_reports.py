@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.service.transactions.follower import KEPT_S, EarlyPending
+from streaming.service.transactions.follower import PENDING_MAX_S, EarlyPending
 from streaming.service.transactions.pending import Decision, PendingTransactions
 from tests.unit.streaming.test_transactions_pending import TOPIC, entry, marker, read
 
@@ -27,12 +27,12 @@ def test_reported_entry_without_a_tombstone_is_left_to_the_topic() -> None:
     early.apply(*entry(40, request="a"), now_s=0.0)
     early.apply(*entry(41, request="b"), now_s=10.0)
     early.apply(*entry(40, request="a"), now_s=20.0)  # a repetition is no news
-    early.forget_old(KEPT_S - 0.1)
+    early.forget_old(PENDING_MAX_S - 0.1)
     assert early.pending.positions() == {0: 40}
-    early.forget_old(KEPT_S)
+    early.forget_old(PENDING_MAX_S)
     read(early.pending, marker(41))
-    assert early.pending.due(KEPT_S) == [Decision("g", 0, 41, marker(41))]
-    early.forget_old(KEPT_S + 10.0)
+    assert early.pending.due(PENDING_MAX_S) == [Decision("g", 0, 41, marker(41))]
+    early.forget_old(PENDING_MAX_S + 10.0)
     assert not early.pending
 
 
@@ -74,5 +74,5 @@ def test_malformed_report_is_refused_and_changes_nothing(value: bytes) -> None:
     with pytest.raises((ValueError, UnicodeDecodeError)):
         early.apply(b"rubbish", value, now_s=0.0)
     assert early.pending.positions() == {0: 40}
-    early.forget_old(KEPT_S)
+    early.forget_old(PENDING_MAX_S)
     assert not early.pending
