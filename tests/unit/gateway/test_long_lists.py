@@ -174,7 +174,7 @@ async def test_batched_list_equals_that_of_the_general_codec(world: GatewayFixtu
 
 
 def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
-    life: Any = SimpleNamespace(state=SimpleNamespace(gives=True), end=lambda why: None)
+    life: Any = SimpleNamespace(state=SimpleNamespace(writes=True), end=lambda why: None)
     unread = WriteBufferLimit(10**9)
     writing = ResponseWriter(life, GatewayCounts(), unread)
     writing.transport = SimpleNamespace(is_closing=lambda: False)  # type: ignore[assignment]
