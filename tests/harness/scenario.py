@@ -1,7 +1,8 @@
 """Scenario files: commands to a group, and their expected outcome.
 
-A file is a sequence of blocks. A block is one command a line, a line `----`, the outcome, and a blank line.
-Lines that begin with `#` are comments. All blocks of a file act on the same groups, in order.
+A file is a sequence of blocks. A block is one command a line, a line `----`, the outcome, and a blank line. A
+block that only prepares the groups ends with a line `....` and has no outcome, because other files have its
+rows. Lines that begin with `#` are comments. All blocks of a file act on the same groups, in order.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-SEPARATOR = "----"
+SEPARATOR, SETUP = "----", "...."
 _DOCS = Path(__file__).parents[2] / "docs"
 _ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \|", re.MULTILINE)
 
@@ -30,17 +31,18 @@ class Block:
     line: int
     before: list[str]
     commands: list[str]
+    separator: str
     outcome: list[str]
 
     def text(self) -> str:
         """Return the block as a file has it."""
         if not self.commands:
             return "".join(f"{line}\n" for line in self.before)
-        return "".join(f"{line}\n" for line in [*self.before, *self.commands, SEPARATOR, *self.outcome])
+        return "".join(f"{line}\n" for line in [*self.before, *self.commands, self.separator, *self.outcome])
 
 
 def parse(text: str) -> list[Block]:
-    """Cut a scenario file into blocks. Raises ValueError with the line if a block has no `----`."""
+    """Cut a scenario file into blocks. Raises ValueError with the line if a block has no end."""
     blocks = []
     lines = text.splitlines()
     at = 0
@@ -49,24 +51,24 @@ def parse(text: str) -> list[Block]:
         while at < len(lines) and (not lines[at] or lines[at].startswith("#")):
             at += 1
         commands_at = at
-        while at < len(lines) and lines[at] and lines[at] != SEPARATOR:
+        while at < len(lines) and lines[at] and lines[at] not in (SEPARATOR, SETUP):
             at += 1
-        if at > commands_at and (at == len(lines) or lines[at] != SEPARATOR):
-            raise ValueError(f"line {commands_at + 1}: a block of commands ends with a line {SEPARATOR!r}")
+        if at > commands_at and (at == len(lines) or not lines[at]):
+            raise ValueError(f"line {commands_at + 1}: a block ends with a line {SEPARATOR!r} or {SETUP!r}")
         separator_at = at
         while at < len(lines) and lines[at]:
             at += 1
-        outcome = lines[separator_at + 1 : at]
-        blocks.append(
-            Block(commands_at + 1, lines[begin:commands_at], lines[commands_at:separator_at], outcome)
-        )
+        before, commands = lines[begin:commands_at], lines[commands_at:separator_at]
+        separator = "".join(lines[separator_at : separator_at + 1])
+        blocks.append(Block(commands_at + 1, before, commands, separator, lines[separator_at + 1 : at]))
     return blocks
 
 
 def play(block: Block, run: Callable[[str], list[str]]) -> Block:
-    """Return the block with the outcome of calling `run` for each command."""
+    """Return the block with the outcome of calling `run` for each command, without one if it is a setup."""
     commands = [line for line in block.commands if not line.startswith("#")]
-    return replace(block, outcome=[line for command in commands for line in run(command)])
+    outcome = [line for command in commands for line in run(command)]
+    return replace(block, outcome=[] if block.separator == SETUP else outcome)
 
 
 def check(path: Path, run: Callable[[str], list[str]], *, rewrite: bool) -> None:
