@@ -117,16 +117,6 @@ def test_sp30_only_accepted_acknowledgements_are_counted(key: int, answer: dict[
     assert world.offsets_held("a") == 10
 
 
-def test_sp30_acknowledgement_of_all_offsets_counts_only_records_the_member_holds() -> None:
-    """A leader answers NONE to what is before the start offset, however much that is."""
-    world = World()
-    world.get("a", 5, 6)
-    world.acknowledge("a", 0, 2**63 - 1, AcknowledgeType.ACCEPT)
-    assert world.row().accepted == 2
-    world.acknowledge("a", 0, 2**63 - 1, AcknowledgeType.ACCEPT)
-    assert world.records() == []
-
-
 def test_sp31_redeliveries_and_the_last_deliveries_are_counted() -> None:
     world = World()
     world.get("a", 0, 9)

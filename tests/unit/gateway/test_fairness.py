@@ -62,14 +62,6 @@ def taken(queue: FairQueue[Item]) -> list[str]:
     return order
 
 
-def test_tenants_take_turns_and_each_keeps_its_order() -> None:
-    queue = queue_of(
-        *(("a", Item(f"a{n}")) for n in range(4)), ("b", Item("b0")), ("b", Item("b1")), ("c", Item("c0"))
-    )
-    assert queue.waiting == 7
-    assert taken(queue) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
-
-
 def test_cancelled_waiter_does_not_cost_its_tenant_a_turn() -> None:
     """So clients of one principal that come and go do not delay another client of it."""
     items = [("a", Item(f"a{n}")) for n in range(9)] + [("b", Item(f"b{n}")) for n in range(3)]

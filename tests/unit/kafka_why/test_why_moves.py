@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,29 +90,3 @@ def test_members_that_keep_their_partitions_change_nothing(
     assert (more.moved, more.fresh, more.released) == (moves.moved, moves.fresh, moves.released)
     assert more.partitions == moves.partitions + 3
     assert more.needless == needless(owners(before | kept), owners(after | kept), (after | kept).keys())
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "moved", "needless_of_them"),
-    [
-        pytest.param({"a": t(0, 1)}, {"a": t(0), "b": t(1)}, 1, 0, id="a member comes"),
-        pytest.param({"a": t(0), "b": t(1)}, {"a": t(0, 1)}, 1, 0, id="a member goes"),
-        pytest.param({"a": t(0), "b": t(1)}, {"a": t(1), "b": t(0)}, 2, 2, id="an exchange"),
-        pytest.param(
-            {"a": t(0, 1), "b": t(2, 3)}, {"a": t(0, 1, 2, 3), "b": t()}, 2, 2, id="less even than before"
-        ),
-        pytest.param(
-            {"a": t(0, 1, 2), "b": t(3)}, {"a": t(0, 1), "b": t(2, 3)}, 1, 0, id="more even than before"
-        ),
-        pytest.param({"a": t(0, 1, 2)}, {"a": t(0), "b": t(1, 2)}, 2, 1, id="one more than it had to"),
-        pytest.param({"a": t(0, 1)}, {}, 0, 0, id="everyone leaves"),
-    ],
-)
-def test_moved_and_needless_partitions_are_counted(
-    before: dict[str, frozenset[TopicPartition]],
-    after: dict[str, frozenset[TopicPartition]],
-    moved: int,
-    needless_of_them: int,
-) -> None:
-    moves = compare(before, after)
-    assert (moves.moved, moves.needless) == (moved, needless_of_them)
