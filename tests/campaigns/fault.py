@@ -28,7 +28,7 @@ def by_name(*faults: Fault) -> dict[str, Fault]:
 
 @contextmanager
 def standing_still(send: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Yield the processes that `send` sends a signal to are stopped during the block."""
+    """Stop the processes that `send` sends a signal to during the block."""
     send(signal.SIGSTOP)
     try:
         yield

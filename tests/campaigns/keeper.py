@@ -94,7 +94,7 @@ class Keeper:
             return self.ends[after]
 
     def kill(self) -> None:
-        """SIGKILL; it is started again unless it is held down."""
+        """Kill the process with SIGKILL. It is started again unless it is held down."""
         self.signal(signal.SIGKILL)
 
     def end_and_start(self, end: Callable[[], None] | None = None) -> None:

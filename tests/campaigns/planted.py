@@ -110,7 +110,7 @@ def answered_twice(event: Received[AnyRequest], group: KafkaGroup | None, apply:
 
 
 def heartbeats_ignored(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """They are answered, and extend no session."""
+    """Answer heartbeats and commits without extending the session."""
     member_id = getattr(event.request, "member_id", "")
     before_ms = _deadline_ms(group, member_id)
     effects = apply()
@@ -133,7 +133,7 @@ def _deadline_ms(group: KafkaGroup | None, member_id: str) -> int | None:
 
 
 def offset_rolled_back(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """Commits are acknowledged, and the first offset stays."""
+    """Acknowledge commits, but keep the first offset."""
     before = {} if group is None else {topic: dict(offsets) for topic, offsets in group.offsets.items()}
     effects = apply()
     if isinstance(event.request, OffsetCommit) and before and isinstance(effects.group, KafkaGroup):
@@ -144,7 +144,7 @@ def offset_rolled_back(event: Received[AnyRequest], group: KafkaGroup | None, ap
 
 
 def two_owners(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """Each member gets the first one's partitions, or those of all in a group of the consumer protocol."""
+    """Give each member the first one's partitions, or those of all in a group of the consumer protocol."""
     effects = apply()
     if isinstance(effects.group, ConsumerGroup) and effects.group.members:
         return _all_to_all(effects, effects.group)
@@ -163,7 +163,7 @@ def two_owners(event: Received[AnyRequest], group: KafkaGroup | None, apply: App
 
 
 def _all_to_all(effects: Effects, group: ConsumerGroup) -> Effects:
-    """Each assignment is all that members of the group have."""
+    """Replace each assignment by all that members of the group have."""
     have: dict[bytes, set[int]] = {}
     for member in group.members.values():
         for topic_id, numbers in member.assigned.items():
@@ -221,7 +221,7 @@ FOLLOWER = "transactions-follower"
 
 
 class ThreadKilled(BaseException):
-    """What ends a thread from outside."""
+    """The exception that ends a thread from outside."""
 
 
 def kill_follower(*_: object) -> None:

@@ -24,17 +24,17 @@ def hold_s(random: Random) -> float:
 
 
 def kill_workers(stage: Stage, _: Random) -> None:
-    """SIGKILL."""
+    """Kill Python workers with SIGKILL."""
     signal_all(stage.workers(), signal.SIGKILL)
 
 
 def kill_driver(stage: Stage, _: Random) -> None:
-    """SIGKILL. The supervisor starts it again."""
+    """Kill the driver with SIGKILL. The supervisor starts it again."""
     stage.coordinator.end_and_start()
 
 
 def end_jvm(stage: Stage, _: Random, number: signal.Signals) -> None:
-    """SIGKILL, or SIGSTOP until the watchdog kills it. The same process starts another JVM."""
+    """Kill the JVM, or stop it until the watchdog kills it. The same process starts another JVM."""
     machine = stage.coordinator  # it is not ready meanwhile, so it is not looked for again
     driver, starts, jvm = machine.pid, machine.starts, stage.jvm(machine)
     signal_all([jvm], number)
@@ -43,20 +43,22 @@ def end_jvm(stage: Stage, _: Random, number: signal.Signals) -> None:
 
 
 def hold(stage: Stage, random: Random, pids: Pids) -> None:
-    """SIGSTOP, and SIGCONT some seconds later."""
+    """Stop the processes with SIGSTOP and continue them some seconds later."""
     with standing_still(partial(signal_all, list(pids(stage)))):
         time.sleep(hold_s(random))
 
 
 def kill_replica(stage: Stage, _: Random) -> None:
-    """SIGKILL. The coordinator seeds another one."""
+    """Kill the replica with SIGKILL. The coordinator seeds another one."""
     replica = stage.replica()
     signal_all([replica], signal.SIGKILL)
     wait_until(lambda: stage.replica() != replica, "another replica", START_TIMEOUT_S)
 
 
 def slow_replica(stage: Stage, random: Random) -> None:
-    """It runs for a tenth of the time. The query overtakes it, and each answer has two copies at once."""
+    """Let the replica run for a tenth of the time. The query overtakes it, and each answer has two copies at
+    once.
+    """
     replica = [stage.replica()]
     until_s = time.monotonic() + 2 * hold_s(random)
     while time.monotonic() < until_s:
@@ -79,7 +81,7 @@ def kill_broker(stage: Stage, random: Random) -> None:
 
 
 def hold_broker(stage: Stage, random: Random) -> None:
-    """One of three. From 3 s on the others take it for lost; it comes back as one that does not know it."""
+    """Stop one of the three brokers. After 3 s the others fence it, and it returns unaware of that."""
     node = random.choice(stage.brokers.nodes)
     with stage.brokers.holding(node):
         time.sleep(random.uniform(1, 8))
@@ -87,7 +89,7 @@ def hold_broker(stage: Stage, random: Random) -> None:
 
 
 def kill_driver_while_a_broker_hangs(stage: Stage, random: Random) -> None:
-    """The coordinator is started again by the two others alone."""
+    """Kill the driver while a broker hangs: the coordinator starts with the two others alone."""
     node = random.choice(stage.brokers.nodes)
     with stage.brokers.holding(node):
         stage.coordinator.end_and_start()

@@ -87,7 +87,7 @@ class _Script:
         return [line, *self._initialized(client)]
 
     def end(self) -> list[str]:
-        """All members have their target at last, and a topic of this script alone is not left behind."""
+        """End the script: all members reach their target, and a topic of this script alone is removed."""
         lines = [f"{client} share" for _ in range(2) for client in sorted(self.members)]
         lines += ["A sharers", "A offsets"]
         return [*lines, f"A drop topics={_NEW}"] if _NEW in self.counts else lines

@@ -190,8 +190,9 @@ def run_batches(
 
 
 def check_batching(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> None:
-    """However a log is cut, each group has the same effects and the same final state. A call that runs again
-    has byte-identical effects, and a state that is read and written again has the same bytes (IV8).
+    """Check that however a log is cut, each group has the same effects and the same final state. A call that
+    runs again has byte-identical effects, and a state that is read and written again has the same bytes
+    (IV8).
 
     Between the rows there are outages and changes of the configuration.
     """

@@ -155,12 +155,12 @@ class BrokerCluster:
         self._paused.discard(node)
 
     def pause(self, node: int) -> None:
-        """SIGSTOP: the broker keeps its connections and answers nothing."""
+        """Stop a broker with SIGSTOP: it keeps its connections and answers nothing."""
         self._signal(node, signal.SIGSTOP)
         self._paused.add(node)
 
     def resume(self, node: int) -> None:
-        """SIGCONT. No effect on one that runs."""
+        """Continue a paused broker. No effect on one that runs."""
         self._signal(node, signal.SIGCONT)
         self._paused.discard(node)
 
@@ -220,7 +220,7 @@ class BrokerCluster:
         )
 
     def _each(self, do: Callable[[EmbeddedBroker], None]) -> None:
-        """For all brokers at once, because a cluster's first broker serves nobody before the second runs."""
+        """Run for all brokers at once, because the first broker serves nobody before the second runs."""
         with ThreadPoolExecutor(len(self._brokers)) as pool:
             done = [pool.submit(do, broker) for broker in self._brokers.values()]
         for future in done:

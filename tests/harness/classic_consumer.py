@@ -69,7 +69,7 @@ class ClassicConsumer:
         self.lose_generation()
 
     def lose_generation(self) -> None:
-        """The partitions are lost with the generation."""
+        """Lose the partitions together with the generation."""
         self.generation, self.synced, self.uses = -1, -1, set()
         self.joins, self.syncs = True, False
 

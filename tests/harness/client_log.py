@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 
 def random_settings(random: Random) -> dict[str, SettingValue]:
-    """Settings of a coordinator."""
+    """Return random settings of a coordinator."""
     return {name: random.choice(values) for name, values in SETTINGS.items()}
 
 

@@ -77,7 +77,9 @@ class Worker:
 
 
 def is_answered(ask: Callable[[], Any]) -> Callable[[], bool]:
-    """Whether a worker gives an answer that is true. An error counts as none: a rebalance goes on."""
+    """Return a check that a worker gives an answer that is true. An error counts as none: a rebalance goes
+    on.
+    """
 
     def is_so() -> bool:
         try:

@@ -80,7 +80,7 @@ class Cluster:
         return None if luck < 0.1 else {name: known.get(name) for name in names}
 
     def resolve(self, pattern: str, at_ms: int, may: str | None = None) -> RegexResolution:
-        """Without the topics that do not match `may`, as a gateway does. With None it does not check."""
+        """Resolve patterns, as a gateway does, to topics that match `may`. With None all may be seen."""
         matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
         if may is None:
             return RegexResolution(matches, at_ms)
@@ -119,7 +119,7 @@ class Consumer:
     told: set[Partition] = field(default_factory=set)
 
     def start(self) -> None:
-        """A new process: version 0 takes the member id of the answer, version 1 makes its own."""
+        """Start a new process: version 0 takes the member id of the answer, version 1 makes its own."""
         self.starts += 1
         self.member_id = "" if self.api_version == 0 else f"client-{self.number}-{self.starts}"
         self.runs = True
@@ -135,7 +135,7 @@ class Consumer:
         self.forget()
 
     def missed(self) -> None:
-        """An answer was lost: the next request is a full one."""
+        """Lose an answer: the next request is a full one."""
         self.is_full = True
 
     def request(self, cluster: Cluster, at_ms: int, *, in_time: bool) -> AnyRequest:

@@ -107,7 +107,7 @@ class ConsumerLog(PlayedLog):
             self._beat(client, lossy=lossy)
 
     def _beat(self, client: Consumer, *, lossy: bool) -> None:
-        """The next request of a client. It starts if it does not run."""
+        """Send the next request of a client. It starts if it does not run."""
         if not client.runs:
             client.start()
         in_time = not lossy or (not client.is_slow and self.random.random() < 0.7)
@@ -120,7 +120,7 @@ class ConsumerLog(PlayedLog):
             self._send(None, request)
 
     def _subscribe(self, client: Consumer) -> None:
-        """The client changes its topics. Some clients revoke what they no longer want before they say so."""
+        """Change the topics of a client. Some clients revoke what they no longer want before they say so."""
         names, pattern = self.random.choice(SUBSCRIPTIONS)
         client.names, client.pattern = names, pattern if client.api_version else ""
         client.is_full = True
@@ -205,8 +205,9 @@ class ConsumerLog(PlayedLog):
         self._check_use(request.group_id)
 
     def _check_topics(self, client: Consumer) -> None:
-        """After its own request, a member has no topic by name that it no longer subscribes to, even if the
-        target is older than its subscription. (What a pattern matches changes without the member.)
+        """Check that after its own request, a member has no topic by name that it no longer subscribes to,
+        even if the target is older than its subscription. (What a pattern matches changes without the
+        member.)
         """
         group = self.group(client.group_id)
         member = group.members.get(client.member_id) if group is not None else None
@@ -216,7 +217,7 @@ class ConsumerLog(PlayedLog):
         assert names <= set(member.subscribed_topic_names)
 
     def _check_use(self, group_id: str) -> None:
-        """No partition is used by two members, and the coordinator knows of each use."""
+        """Check that no partition is used by two members, and the coordinator knows of each use."""
         group = self.group(group_id)
         used: set[Partition] = set()
         for client in self.clients:

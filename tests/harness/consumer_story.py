@@ -161,7 +161,7 @@ def epochs_of(member: ConsumerMember, labels: Labels) -> str:
 
 
 def by_label(partitions: Mapping[bytes, Iterable[int]], labels: Labels) -> str:
-    """Partitions by topic id as `[foo 0-2]`."""
+    """Format partitions by topic id as `[foo 0-2]`."""
     by_name = {_label(UUID(bytes=id_), labels): numbers for id_, numbers in partitions.items()}
     return f"[{partition_text.text_of(by_name)}]"
 

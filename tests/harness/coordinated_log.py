@@ -43,11 +43,11 @@ class CoordinatedLog:
         self._epochs = [Epoch(0, self.config.settings(), [], "1")]
 
     def configure(self, config: CoordinatorConfig, skip: Sequence[str] = ()) -> None:
-        """Another configuration, in force after the last record. The next batch knows it."""
+        """Change the configuration, in force after the last record. The next batch knows it."""
         self._epochs.append(Epoch(self.batch + 1, config.settings(), list(skip), "1", self.after_ms()))
 
     def without_coordinator(self, until_ms: int) -> None:
-        """An outage from the last record until a time. The next batch knows it."""
+        """Add an outage from the last record until a time. The next batch knows it."""
         self.outages.append(KnownOutage(self.batch + 1, Outage(self.after_ms(), until_ms)))
 
     def after_ms(self) -> int:

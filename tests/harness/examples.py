@@ -7,10 +7,10 @@ factor = 1.0
 
 
 def scaled(base: int) -> int:
-    """`base` times the factor, at least one."""
+    """Return `base` times the factor, at least one."""
     return max(1, round(base * factor))
 
 
 def examples(base: int) -> settings:
-    """For a property: as many examples as that, times the factor."""
+    """Set the number of examples of a property, times the factor."""
     return settings(max_examples=scaled(base))

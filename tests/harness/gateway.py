@@ -54,7 +54,7 @@ Right = tuple[Operation, ResourceType, str]
 
 
 def acls(rights: Iterable[Right]) -> list[Acl]:
-    """ACLs that give everybody these rights."""
+    """Return ACLs that give everybody these rights."""
     return [
         Acl(
             kind,

@@ -27,7 +27,7 @@ def request(api_key: int, version: int, body: bytes, header_tags: bytes = b"\0")
 
 
 def fetch_partition(section: bytes = b"\0") -> bytes:
-    """Partition 0 of a Fetch, from its first record on."""
+    """Return partition 0 of a Fetch, from its first record on."""
     return pack(">iiqiqi", 0, -1, 0, -1, -1, _RECORD_BYTES) + section
 
 

@@ -76,7 +76,7 @@ class ReportingProgram(JavaProgram, ABC):
 
     @abstractmethod
     def note_end(self) -> None:
-        """There are no more lines."""
+        """Note that there are no more lines."""
 
     def _read(self) -> None:
         for line in self._output:

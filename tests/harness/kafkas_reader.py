@@ -41,7 +41,7 @@ class KafkasReader:
 
 @contextmanager
 def kafkas_reader() -> Iterator[KafkasReader]:
-    """Kafka's reader, until the block ends."""
+    """Yield Kafka's reader."""
     with jvm_reader([*java_options(), "-Dlog4j2.level=OFF"], HARNESS) as reader:
         yield KafkasReader(reader)
 

@@ -53,7 +53,7 @@ def random_case(
 
 
 def identical_cases(random: Random, of_each: int) -> Iterator[Case]:
-    """Groups to which we give Kafka's very answer."""
+    """Yield groups whose assignment equals Kafka's."""
     for _ in range(of_each):
         yield random_case(random, "range", with_racks=True)
         yield random_case(random, "range", with_racks=True, same_topics=True)

@@ -117,7 +117,7 @@ class MixedLog(consumer_log.ConsumerLog):
                 self._beat_any(client, lossy=False)
 
     def _look_at_topics(self) -> None:
-        """Clients notice that topics have grown: they send full requests, or join again."""
+        """Let clients notice that topics have grown: they send full requests, or join again."""
         for client in self.mixed:
             if isinstance(client, Consumer):
                 client.is_full = True
@@ -159,7 +159,7 @@ class MixedLog(consumer_log.ConsumerLog):
         return None
 
     def _roll(self, client: AnyClient) -> None:
-        """The process comes back on any protocol, with the same instance id. It may have crashed."""
+        """Restart the process on any protocol, with the same instance id. It may have crashed."""
         if self.random.random() < 0.7:
             self._leave_any(client)
         self._forget(client)
@@ -294,8 +294,8 @@ class MixedLog(consumer_log.ConsumerLog):
                 client.synced = -1
 
     def check_use(self, group_id: str) -> None:
-        """No partition is used by two members that are at the group's generation, and the coordinator knows
-        of each use.
+        """Check that no partition is used by two members that are at the group's generation, and the
+        coordinator knows of each use.
         """
         group = self.any_group(group_id)
         if group is None:

@@ -13,7 +13,7 @@ _ROW = re.compile(
 
 
 def recommended(prefix: str) -> list[Allowed]:
-    """Those of the page's table, with this prefix, also for what has to be switched on."""
+    """Return the ACLs of the page's table, with this prefix, also for optional features."""
     found = []
     for user, resource, name, pattern, operations in _ROW.findall(PAGE.read_text()):
         if resource in ("TOPIC", "GROUP"):

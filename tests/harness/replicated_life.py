@@ -140,7 +140,7 @@ class Life(SimulatedCluster):
         self.broker.append(topic, record.partition, record.key, value)
 
     def _pass_time(self, pause_ms: int) -> None:
-        """Time passes. The owner's ticker runs in it, if there is one."""
+        """Let time pass. The owner's ticker runs in it, if there is one."""
         until_ms = self.broker.now_ms + pause_ms
         while self.broker.now_ms < until_ms:
             is_long = until_ms - self.broker.now_ms > 10_000
@@ -213,7 +213,7 @@ class Life(SimulatedCluster):
             self._depth, self._is_starting = self._depth - 1, False
 
     def others_act(self) -> None:
-        """Those act that are beside the owner: sleepers, replicas, records under way."""
+        """Let everything but the owner act: sleepers, replicas, records under way."""
         self._depth += 1
         try:
             self._others_act()
@@ -234,7 +234,7 @@ class Life(SimulatedCluster):
             random.choice(self.late).deliver(1)
 
     def _wake(self, sleeper: Service) -> None:
-        """A service that was held still runs for a while, or some of its processes."""
+        """Let a suspended service, or some of its processes, run for a while."""
         for _ in range(self.random.choice((1, 1, 8))):
             kind = self.random.random()
             if kind < 0.6:
@@ -247,7 +247,7 @@ class Life(SimulatedCluster):
                 sleeper.tick()
 
     def _meanwhile(self) -> None:
-        """Between two calls of a client: others act, clients send, the owner's ticker runs."""
+        """Act between two calls of a client: others act, clients send, the owner's ticker runs."""
         if self._depth > 1:
             return
         self._depth += 1

@@ -177,7 +177,7 @@ class StubSessions:
     gateway_start: str = "s1"
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
-        """Nothing is left of an earlier start."""
+        """Start without the state of an earlier start."""
 
     def session(self, client: ConnectedClient) -> StubSession:
         self.made.append(StubSession(*client, self.answers))

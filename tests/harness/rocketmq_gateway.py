@@ -188,7 +188,7 @@ class StubRocketMq:
 
 
 def route(*brokers: tuple[str, int, int]) -> bytes:
-    """The route of a topic: the name, number of queues and permissions of each broker."""
+    """Return the route of a topic: the name, number of queues and permissions of each broker."""
     queues = [
         {
             "brokerName": name,
@@ -349,7 +349,7 @@ async def started(
 
 @asynccontextmanager
 async def rocketmq() -> AsyncIterator[StubRocketMq]:
-    """A stub with a topic T of QUEUES queues, where each group is configured."""
+    """Yield a stub with a topic T of QUEUES queues, where each group is configured."""
     stub = StubRocketMq()
     stub.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = (0, {}, route(("b", QUEUES, 6)))
     config = {"groupName": "g", "notifyConsumerIdsChangedEnable": True}

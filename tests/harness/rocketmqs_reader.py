@@ -29,6 +29,6 @@ class RocketmqsReader:
 
 @contextmanager
 def rocketmqs_reader() -> Iterator[RocketmqsReader]:
-    """RocketMQ's reader, until the block ends."""
+    """Yield RocketMQ's reader."""
     with jvm_reader(java_options_of(jar_paths("rocketmq")), HARNESS) as reader:
         yield RocketmqsReader(reader)

@@ -53,7 +53,7 @@ class Run:
         return self.process.returncode, rest
 
     def interrupt(self) -> None:
-        """Ctrl-C: a terminal sends it to the whole process group."""
+        """Send SIGINT to the whole process group, as a terminal does for Ctrl-C."""
         os.killpg(self.pid, signal.SIGINT)
 
 
@@ -118,7 +118,7 @@ def descendants(pid: int) -> Iterator[Descendants]:
 
 
 def children_running(pid: int, part: str) -> list[int]:
-    """Children whose command line has this in it."""
+    """Return the children whose command line has this in it."""
     return [child for child in child_pids(pid) if part in command_of(child)]
 
 

@@ -23,12 +23,12 @@ class GivenToken(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def by_password(mechanism: str, name: str, password: str) -> Settings:
-    """kafka-python's settings of PLAIN or SCRAM."""
+    """Return kafka-python's settings of PLAIN or SCRAM."""
     return {"sasl_mechanism": mechanism, "sasl_plain_username": name, "sasl_plain_password": password}
 
 
 def by_token(token: str) -> Settings:
-    """kafka-python's settings of OAUTHBEARER."""
+    """Return kafka-python's settings of OAUTHBEARER."""
     return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": GivenToken(token)}
 
 

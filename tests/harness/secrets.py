@@ -38,12 +38,12 @@ def forms_of(secret: str) -> list[bytes]:
 
 
 def found_in(content: bytes, secrets: Iterable[str]) -> list[str]:
-    """Those of the secrets that the content has."""
+    """Return the secrets that the content has."""
     return [secret for secret in secrets if any(form in content for form in forms_of(secret))]
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Each file under a folder, with its content. Files that go away meanwhile are left out."""
+    """Yield each file under a folder, with its content. Files that go away meanwhile are left out."""
     for path in sorted(folder.rglob("*")):
         try:
             if path.is_file():
@@ -63,7 +63,7 @@ def command_lines(pid: int) -> Iterator[tuple[str, bytes]]:
 
 
 def topics(client_config: ClientConfig, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Each record of these topics."""
+    """Yield each record of these topics."""
     with TopicReader(client_config) as reader:
         for name in names:
             for record in reader.read_all(name):

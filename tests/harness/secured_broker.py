@@ -104,7 +104,7 @@ class ClusterSecurity:
         return self._certificates[user]
 
     def client_properties(self, user: str = ADMIN, mechanism: str = "PLAIN") -> dict[str, str]:
-        """Kafka's client settings for the listener with SASL."""
+        """Return Kafka's client settings for the listener with SASL."""
         login = f"username={_quoted(user)} password={_quoted(self.users[user])}"
         return {
             "security.protocol": "SASL_SSL",
@@ -114,7 +114,7 @@ class ClusterSecurity:
         }
 
     def certificate_properties(self, user: str) -> dict[str, str]:
-        """Kafka's client settings for the listener with certificates."""
+        """Return Kafka's client settings for the listener with certificates."""
         return {
             "security.protocol": "SSL",
             **self.trust(),
@@ -123,7 +123,7 @@ class ClusterSecurity:
         }
 
     def token_properties(self, endpoint: str, client: str, secret: str) -> dict[str, str]:
-        """Kafka's client settings for the listener with SASL, with a token of this endpoint."""
+        """Return Kafka's client settings for the listener with SASL, with a token of this endpoint."""
         login = f"clientId={_quoted(client)} clientSecret={_quoted(secret)}"
         return {
             "security.protocol": "SASL_SSL",

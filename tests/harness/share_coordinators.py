@@ -91,7 +91,7 @@ class Coordinators:
         return self.gone_topics & topics.keys()
 
     def arrive(self, before_s: float = float("inf")) -> None:
-        """The brokers process what was sent until then and not answered."""
+        """Let the brokers process what was sent until then and not answered."""
         arrived = [one for one in self.late if one[0] <= before_s]
         self.late = [one for one in self.late if one[0] > before_s]
         for _, what, item in arrived:

@@ -135,7 +135,7 @@ class ShareLog(PlayedLog):
                 self._administer(client)
 
     def _administer(self, client: Client) -> None:
-        """An administrator's move."""
+        """Send a random request of an administrator."""
         match self.random.randrange(5):
             case 0:
                 self._send(None, DeleteGroup(**client.common()))
@@ -152,7 +152,7 @@ class ShareLog(PlayedLog):
                 self._send(None, DeleteShareGroupOffsets(**client.common(), topics=names, images=images))
 
     def _empty(self, group_id: str) -> None:
-        """All members leave, as before an administrator's requests about offsets."""
+        """Let all members leave, as before an administrator's requests about offsets."""
         group = self.group(group_id)
         for client in self.clients:
             if group is not None and client.group_id == group_id and client.member_id in group.members:

@@ -78,10 +78,10 @@ class SimulatedCluster(ABC):
 
     @abstractmethod
     def others_act(self) -> None:
-        """Those act that are not the owner."""
+        """Let everything but the owner act."""
 
     def seed_of(self, epochs: list[Epoch], outages: list[KnownOutage]) -> ReplicaSeed:
-        """As `streaming.service.replica.process`, but not always of the newest batch."""
+        """Return a seed as `streaming.service.replica.process` does, but not always of the newest batch."""
         checkpoint = Checkpoint(self.files)
         batch = self.random.choice(sorted(self.stores)[-SEEDS_KEPT:])
         rows = [ShardRow(str(shard), *row) for shard, row in self.stores[batch].rows.items()]

@@ -101,7 +101,7 @@ def run_batch(
 
 
 def _shard(row: LogRow, shards: int) -> int:
-    """As `streaming.query.pipeline` has it."""
+    """Return the shard as `streaming.query.pipeline` does."""
     if not is_pack(row.value):
         return shard_of(row.key.decode(errors="surrogateescape"), row.partition, shards)
     slot = int(row.key) if row.key.isdigit() else 0

@@ -94,7 +94,7 @@ class Replica:
         self._is_wanted = False
 
     def die(self) -> None:
-        """The process ends. What it has under way may come late."""
+        """End the process. What it has under way may come late."""
         if self._producer is not None:
             self._producer.deliver(self._world.random.choice((0, 0, 1, 1_000)))
             self._world.late.append(self._producer)
@@ -130,7 +130,7 @@ class Replica:
             self._world.differences.append(self.follower.responses.difference)
 
     def check_standby(self) -> None:
-        """As the service does every two seconds."""
+        """Check the standby, as the service does every two seconds."""
         record = self._checkpoint.record()
         if self._known is not None and (record.epochs, record.outages) != (
             self._known.epochs,

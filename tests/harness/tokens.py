@@ -78,7 +78,7 @@ class TokenEndpoint:
                 self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing on stderr."""
+                """Log nothing on stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/token"

@@ -142,7 +142,7 @@ class Brokers:
         return DeleteGroup(**COMMON)
 
     def _send_offsets(self, producer: Producer) -> None:
-        """The request comes at once, late, or both. A gateway that is asked again reads the position anew."""
+        """Append the request at once, late, or both. A gateway reads the position again for a retry."""
         if producer.transaction is None:
             producer.transaction = len(self.truth.producer_of)
             self.truth.producer_of[producer.transaction] = producer.producer_id
@@ -172,7 +172,7 @@ class Brokers:
         return topics
 
     def _end_transaction(self, producer: Producer) -> None:
-        """By the client, or by the transaction coordinator itself, which fences the producer."""
+        """End a transaction by the client, or by the transaction coordinator, which fences the producer."""
         assert producer.transaction is not None
         fenced = self._random.random() < 0.2
         committed = not fenced and self._random.random() < 0.6
@@ -183,7 +183,7 @@ class Brokers:
         producer.epoch = epoch + (1 if fenced else 0)
 
     def _copy_marker(self, producer: Producer) -> None:
-        """The producer's last marker is written again. Version 1 cannot tell a copy, in Kafka neither."""
+        """Write the producer's last marker again. Version 1 cannot detect a copy, and neither can Kafka."""
         own = [marker for marker in self._markers if marker.producer_id == producer.producer_id]
         if own and producer.txn_version > 1:
             last = own[-1]
@@ -198,7 +198,7 @@ class Brokers:
         self._append(request, transaction)
 
     def _read_pending(self) -> None:
-        """The follower reads what is pending. What it has read before may have ended meanwhile."""
+        """Let the follower read what is pending. What it has read before may have ended meanwhile."""
         group = self._timeline.group
         if self._random.random() < 0.2:
             self._seen = []
@@ -210,8 +210,8 @@ class Brokers:
                 self._seen.append(request)
 
     def _follow(self) -> None:
-        """The follower sends, for each request that it knows, the first marker that counts. Markers that do
-        not count may be sent, too. The order is random, because two followers may send at once.
+        """Let the follower send, for each request that it knows, the first marker that counts. Markers that
+        do not count may be sent, too. The order is random, because two followers may send at once.
         """
         sent: set[tuple[int, int]] = set()
         self._random.shuffle(self._seen)

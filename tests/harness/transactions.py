@@ -86,8 +86,8 @@ class Producer:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def init(self, timeout_ms: int = 60_000, *, is_kept: bool = False) -> Self:
-        """InitProducerId, again while an earlier transaction ends. With `is_kept` it is the same producer's
-        next epoch (KIP-360), else that of a new one.
+        """Send InitProducerId, again while an earlier transaction ends. With `is_kept` it is the same
+        producer's next epoch (KIP-360), else that of a new one.
         """
         known = self.identity if is_kept else Identity(-1, -1)
         # The first search makes the topic of the coordinators.
@@ -107,7 +107,7 @@ class Producer:
         return self
 
     def add(self, topic: str, partition: int = 0, *, waits: bool = True) -> int:
-        """AddPartitionsToTxn v3 for one partition. Return its error code."""
+        """Send AddPartitionsToTxn v3 for one partition. Return its error code."""
 
         def ask() -> int:
             answer = self.wire.ask(
@@ -158,7 +158,7 @@ class Producer:
         return error
 
     def end(self, *, commit: bool) -> int:
-        """EndTxn, v4 in TV1 and v5 in TV2. Return the error code."""
+        """Send EndTxn, v4 in TV1 and v5 in TV2. Return the error code."""
         answer = self.wire.ask(
             END,
             4 if self.protocol == TV1 else 5,
@@ -181,7 +181,7 @@ class Producer:
         return answer
 
     def add_offsets(self, group_id: str, version: int = 3) -> int:
-        """AddOffsetsToTxn, again while an earlier transaction ends. Return the error code."""
+        """Send AddOffsetsToTxn, again while an earlier transaction ends. Return the error code."""
         give_up_s = time.monotonic() + _TIMEOUT_S
         while True:
             answer = self.wire.ask(ADD_OFFSETS, version, **self._named(), group_id=group_id)
@@ -192,7 +192,7 @@ class Producer:
     def commit_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int], version: int | None = None, **member: Any
     ) -> int:
-        """TxnOffsetCommit, v3 in TV1 and v5 in TV2. Return the error code, the same of all partitions."""
+        """Send TxnOffsetCommit, v3 in TV1 and v5 in TV2. Return the error code of all partitions."""
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, partition), offset in offsets.items():
             topics.setdefault(topic, []).append(

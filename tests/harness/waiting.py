@@ -16,7 +16,7 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = WAIT_TIM
 
 
 async def until(holds: Callable[[], object], timeout_s: float = WAIT_TIMEOUT_S) -> None:
-    """The same on an event loop. Raises TimeoutError."""
+    """Wait likewise on an event loop. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not holds():
             await asyncio.sleep(0.001)

@@ -113,6 +113,6 @@ class Webhook:
                 self.wfile.write(reply.body)
 
             def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-                """Nobody reads it."""
+                """Log nothing."""
 
         return Handler

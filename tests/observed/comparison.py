@@ -50,5 +50,5 @@ class Comparison:
 
 
 def partitions_in(by_topic: Mapping[str, Sequence[int]]) -> set[str]:
-    """Partitions as TOPIC:NUMBER."""
+    """Return partitions as TOPIC:NUMBER."""
     return {f"{topic}:{number}" for topic, numbers in by_topic.items() for number in numbers}

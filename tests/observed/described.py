@@ -26,7 +26,7 @@ class SharePlay(Play):
         return {} if found is None else {name: sorted(of) for name, of in found.held.items()}
 
     def is_settled(self, began_ms: int) -> bool:
-        """All partitions are assigned, and have been for a while."""
+        """Return True if all partitions have been assigned for a while."""
         found = self.described()
         if self._last != found or found is None or not found.has_target:
             self._last, self._since_ms = found, now_ms()

@@ -151,7 +151,7 @@ class Holdings(Comparison):
                 yield self.verdict(step, Line.IDLE, self._is_idle_right(step, r), r.idle, self._idle(step))
 
     def _idle(self, step: Step) -> dict[str, int]:
-        """For how long partitions of members that stay had no consumer, between their calls."""
+        """Return how long partitions of members that stay had no consumer, between their calls."""
         went: dict[str, int] = {}
         idle: dict[str, int] = {}
         for seen in self.truth.seen:

@@ -234,7 +234,7 @@ class Judge(Comparison):
         yield replace(said, class_=Class.INFERRED) if within_ms and is_right else said
 
     def _gone_ms(self, step: Step) -> tuple[int, int]:
-        """Between which times a member went: when it left, or when its session was over."""
+        """Return the times between which a member went: it left, or its session was over."""
         if step.gone_how == "expired":
             return step.began_ms + SESSION_MS - _SILENT_MS, step.began_ms + SESSION_MS + _SILENT_MS
         ended = [seen.at_ms for seen in self.truth.seen if seen.event == "ended"]
@@ -252,7 +252,7 @@ class Judge(Comparison):
 
 
 def _claimed_ms(report: Report) -> int:
-    """Since when a report says that it has every record."""
+    """Return the time since which a report claims to have every record."""
     found = next(filter(None, map(_EVERY_RECORD.search, report.notes)), None)
     return 0 if found is None else int(datetime.fromisoformat(found[1]).timestamp() * 1_000)
 

@@ -85,7 +85,7 @@ class Play:
     def start(
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
     ) -> None:
-        """A member starts and joins."""
+        """Start a member, which joins."""
         causes = {JOINED: {client_id}, **{kind: set[str]() for kind in self.also_at_start}}
         with self.step(f"{client_id} starts", causes):
             self.begin(client_id, library, instance_id=instance_id)
@@ -115,7 +115,7 @@ class Play:
         self._all.append(member)
 
     def leave(self, client_id: str) -> None:
-        """A member leaves and ends."""
+        """Let a member leave and end."""
         # A static member of a classic group does not say that it ends.
         is_silent = client_id in self.truth.instances and self.truth.protocol == "classic"
         with self.step(
@@ -124,24 +124,24 @@ class Play:
             self.members.pop(client_id).leave()
 
     def kill(self, client_id: str) -> None:
-        """A member is killed. Its session expires."""
+        """Kill a member. Its session expires."""
         with self.step(f"{client_id} is killed", {GONE: {client_id}}, gone_how="expired"):
             self.members.pop(client_id).kill()
 
     def pause(self, client_id: str) -> None:
-        """A member stands still until its session has expired."""
+        """Stop a member until its session has expired."""
         with self.step(f"{client_id} is stopped", {GONE: {client_id}}, gone_how="expired"):
             self.members[client_id].signal(signal.SIGSTOP)
             self._paused.add(client_id)
 
     def resume(self, client_id: str) -> None:
-        """It goes on, and joins again."""
+        """Continue a member, which joins again."""
         with self.step(f"{client_id} goes on", {JOINED: {client_id}}):
             self.members[client_id].signal(signal.SIGCONT)
             self._paused.remove(client_id)
 
     def restart(self, client_id: str) -> None:
-        """A static member is killed, and comes back, which is no rebalance."""
+        """Kill a static member and start it again, which is no rebalance."""
         member = self.members[client_id]
         causes = {CauseKind.STATIC_MEMBER_RETURNED: {client_id}}
         with self.step(f"static {client_id} starts again", causes, may_rest=True):
@@ -149,14 +149,14 @@ class Play:
             self.begin(client_id, member.library, instance_id=member.instance_id)
 
     def subscribe_to_all(self, client_id: str) -> None:
-        """A member subscribes to all topics."""
+        """Let a member subscribe to all topics."""
         topics = list(self._partitions)
         causes = {CauseKind.METADATA_CHANGED: {client_id}, CauseKind.SUBSCRIPTION_CHANGED: {client_id}}
         with self.step(f"{client_id} subscribes to {len(topics)} topics", causes):
             self.members[client_id].subscribe(topics)
 
     def grow(self, partitions: int = PARTITIONS + 2) -> None:
-        """The topic gets partitions."""
+        """Add partitions to the topic."""
         causes = {CauseKind.TOPICS_CHANGED: set(self.members), CauseKind.METADATA_CHANGED: set(self.members)}
         causes[CauseKind.JOINED_AGAIN] = set(self.members)
         with self.step("the topic gets partitions", causes):
@@ -168,13 +168,13 @@ class Play:
         self._partitions[self.topic] = partitions
 
     def commit(self, client_id: str) -> None:
-        """Records come, and a member commits what it has read."""
+        """Produce records and let a member commit what it has read."""
         self.produce()
         self.members[client_id].commit()
         self.stage.catch_up(self.group_id)
 
     def produce(self, keys: int = 30) -> None:
-        """A record for each key, spread over the partitions."""
+        """Produce a record for each key, spread over the partitions."""
         producer = Producer({"bootstrap.servers": self.stage.servers})
         for number in range(keys):
             partition = number % self._partitions[self.topic]
@@ -182,7 +182,7 @@ class Play:
         producer.flush(60)
 
     def finish(self) -> None:
-        """All that are still there leave, one after the other."""
+        """Let all remaining members leave, one after the other."""
         for client_id in list(self.alive()):
             self.leave(client_id)
 
@@ -191,7 +191,7 @@ class Play:
         return self.members
 
     def delete(self) -> None:
-        """The group, which has no members, is deleted."""
+        """Delete the group, which has no members."""
         self.stage.delete_group(self.group_id)
         self.truth.is_deleted = True
 

@@ -152,7 +152,7 @@ class Stage:
         child.wait_for_line(lambda line: line.startswith("ready:"), _START_TIMEOUT_S)
 
     def _begin_offsets_topic(self) -> None:
-        """The first group of a cluster makes `__consumer_offsets`, without which an observer is not ready."""
+        """Create `__consumer_offsets` by a first group, because an observer without it is not ready."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "first"})
 
         def is_there() -> bool:
@@ -234,7 +234,7 @@ class Stage:
         return self._why(group_id, self.sources[0]).stdout
 
     def offsets(self, group_id: str) -> dict[str, list[int | None]]:
-        """All values that were written of each offset, by TOPIC:NUMBER, None for a tombstone."""
+        """Return all values that were written of each offset, by TOPIC:NUMBER, None for a tombstone."""
         found: dict[str, list[int | None]] = defaultdict(list)
         for record in read_topic(self._brokers, f"{self._prefix}-offsets"):
             group, topic, number = json.loads(record.key)

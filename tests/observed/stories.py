@@ -43,7 +43,7 @@ class Story:
         return self.clients or self.library.name
 
     def why_not(self, stage: Stage) -> str:
-        """Why the story cannot be played there, "" if it can."""
+        """Return why the story cannot be played there, or "" if it can."""
         if self.library.protocol not in stage.protocols or (
             self.of_epochs and "consumer" not in stage.protocols
         ):

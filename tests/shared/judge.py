@@ -122,7 +122,7 @@ def _is_wanted(story: Story, group: str, written: Written) -> bool:
 
 
 def judge(story: Story) -> Iterator[Verdict]:
-    """Check that what is wrong with the records, at the end."""
+    """Yield what is wrong with the records, at the end."""
     seen: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in story.events:
         seen[event.group, event.number].append(event)
@@ -168,7 +168,7 @@ class State:
 
 
 def judge_states(group: str, place: Place, states: Sequence[State], eras: Sequence[Era]) -> Iterator[Verdict]:
-    """Check that what is wrong with the states of one partition, in the order of their times. A change of
+    """Yield what is wrong with the states of one partition, in the order of their times. A change of
     offsets may lower the start offset. A deletion of the group may lower both.
     """
     for before, after in pairwise(states):

@@ -20,18 +20,18 @@ LOOK_BACK_S = 20.0
 
 
 def kill_members(stage: ShareStage, random: Random) -> None:
-    """SIGKILL to one process. It is started again."""
+    """Kill one process with SIGKILL. It is started again."""
     random.choice(stage.members.keepers).end_and_start()
 
 
 def hold_members(stage: ShareStage, random: Random) -> None:
-    """SIGSTOP to one process until its sessions and the locks of its records are over, and SIGCONT."""
+    """Stop one process until its sessions and the locks of its records are over."""
     with standing_still(random.choice(stage.members.keepers).signal):
         time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
 
 
 def move_leaders(stage: ShareStage, random: Random) -> None:
-    """A partition goes to its replicas in another order, whose first one becomes its leader."""
+    """Reassign a partition to its replicas in another order, whose first one becomes its leader."""
     topic = random.choice((LASTING, RENEWED, "__share_group_state"))
     with stage.admin() as admin:
         (described,) = admin.describe_topics([topic])
@@ -46,7 +46,7 @@ def move_leaders(stage: ShareStage, random: Random) -> None:
 
 
 def add_partition(stage: ShareStage, random: Random) -> None:
-    """The topic that stays gets one partition more, up to a number."""
+    """Add a partition to the topic that stays, up to a maximum."""
     wanted = stage.producers.partitions[LASTING] + 1
     if wanted > MOST_PARTITIONS:
         make_topic_again(stage, random)
@@ -57,12 +57,12 @@ def add_partition(stage: ShareStage, random: Random) -> None:
 
 
 def make_topic_again(stage: ShareStage, _: Random) -> None:
-    """A topic is deleted, and another one of its name is made."""
+    """Delete a topic and create another one of its name."""
     stage.make_again(RENEWED)
 
 
 def reset_offsets(stage: ShareStage, random: Random, *, is_told: bool = True) -> None:
-    """All members of a group leave, `kafka-share-groups` resets its offsets to those of 20 s ago, and the
+    """Let all members of a group leave. `kafka-share-groups` resets its offsets to those of 20 s ago, and the
     members come back. A partition without a state, which is not reset, begins at its first record. If the
     judge is not told, they are reset to the first records: so none is skipped, and many come twice.
     """
@@ -94,9 +94,7 @@ def _some_time_ago() -> tuple[str, str]:
 
 
 def delete_group(stage: ShareStage, random: Random) -> None:
-    """All members of a group leave, `kafka-share-groups` deletes it, and the members come back: it begins
-    anew.
-    """
+    """Let all members leave, delete the group by `kafka-share-groups`, and let the members come back."""
     group = random.choice(list(GROUPS))
     stage.while_empty(group, lambda: _delete(stage, group))
 

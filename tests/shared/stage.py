@@ -233,7 +233,7 @@ class ShareStage(Stage):
         return found is not None
 
     def _topic_ids(self) -> dict[str, str]:
-        """Kafka's text of each topic's id."""
+        """Return Kafka's text of each topic's id."""
         with self.admin() as admin:
             found = {it["name"]: it["topic_id"] for it in admin.describe_topics([*self.producers.partitions])}
         return {

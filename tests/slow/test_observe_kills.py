@@ -199,7 +199,7 @@ class Load:
                 members.pop(self._dice.randrange(len(members))).close()
 
     def _new_member(self, number: int) -> ConfluentMember:
-        """Return the first group is a classic one, the second one is of the consumer protocol, the third is
+        """Return a member. The first group is classic, the second of the consumer protocol, the third is
         both.
         """
         by_epochs = number == 1 or (number == 2 and self._dice.random() < 0.5)

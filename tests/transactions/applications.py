@@ -66,7 +66,7 @@ class Application(ABC):
         return copied_value(partition, number)
 
     def judge(self, inputs: Mapping[int, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
-        """Check that what is wrong with the output. `inputs` is the number of input records by partition."""
+        """Yield what is wrong with the output. `inputs` is the number of input records by partition."""
         return judge_copies(inputs, outputs)
 
     def has_given_up(self, log: str) -> bool:

@@ -37,7 +37,7 @@ def copied_value(partition: int, number: int) -> bytes:
 
 
 def judge_copies(inputs: Mapping[int, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
-    """Each value stands once in the output, in the partition and in the order of the input. `inputs` is the
+    """Check that each value is once in the output, in the partition and order of the input. `inputs` is the
     number of input records by partition.
     """
     found: dict[int, list[bytes]] = {partition: [] for partition in inputs}

@@ -140,7 +140,7 @@ class Fleet:
             time.sleep(_DRAIN_LOOK_S)
 
     def judge(self, offsets: Offsets) -> Iterator[Verdict]:
-        """Check that what is wrong with the group's offsets and with the output."""
+        """Yield what is wrong with the group's offsets and with the output."""
         yield from judge_offsets(self.fed, offsets.committed, offsets.pending)
         records = read(self._servers, self.output_topic, "read_committed")
         copies = [Copy(it.partition, it.key, it.value or b"") for it in records]

@@ -13,12 +13,12 @@ LONGEST_HOLD_S = 1.5 * SESSION_TIMEOUT_MS / 1000
 
 
 def kill_instance(stage: TransactionStage, random: Random) -> None:
-    """SIGKILL to one instance, in the midst of a transaction mostly. It is started again."""
+    """Kill one instance, mostly during a transaction. It is started again."""
     random.choice(stage.instances()).kill()
 
 
 def hold_instance(stage: TransactionStage, random: Random) -> None:
-    """SIGSTOP to one instance, and SIGCONT. In half of the cases its session ends meanwhile, so that it goes
+    """Stop one instance for a while. In half of the cases its session ends meanwhile, so that it goes
     on with a transaction and a generation that are over.
     """
     with standing_still(random.choice(stage.instances()).signal):
@@ -26,7 +26,7 @@ def hold_instance(stage: TransactionStage, random: Random) -> None:
 
 
 def kill_follower(stage: TransactionStage, _: Random) -> None:
-    """An exception in the thread that reads the markers. The coordinator ends, and is started again."""
+    """Raise an exception in the thread that reads the markers. The coordinator ends and is restarted."""
     stage.coordinator.end_and_start(lambda: stage.coordinator.signal(signal.SIGUSR1))
 
 

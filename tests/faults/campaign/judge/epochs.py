@@ -89,7 +89,7 @@ class JudgedGroup:
             yield Verdict(Wrong.EXPIRED, event.at_ms, self.group_id, sentence)
 
     def _wrong(self, event: Event, member: Member) -> str | None:
-        """Why a removal is wrong, None if it is right."""
+        """Return why a removal is wrong, or None if it is right."""
         if "revoke" in event.reason:
             if not member.used - member.given:
                 return "it has nothing to revoke"
@@ -152,7 +152,7 @@ class JudgedGroup:
             yield from self._shared(request, member_id)
 
     def _take_place(self, instance_id: str, member_id: str) -> None:
-        """A static member that left for a while comes back, perhaps with another id."""
+        """Let a static member that left temporarily return, perhaps with another id."""
         before = self.instances.get(instance_id, member_id)
         if before != member_id and before in self.members and self.members[before].is_away:
             del self.members[before]

@@ -34,7 +34,7 @@ class Case:
 
 
 def judge(found: Evidence, case: Case) -> list[Verdict]:
-    """Everything that is wrong."""
+    """Yield everything that is wrong."""
     return [
         *judge_answers(found),
         *judge_history(found),

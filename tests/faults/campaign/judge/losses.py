@@ -105,7 +105,7 @@ class Loss:
         return max([self.lost_s, *times]) - self.lost_s
 
     def judge(self) -> Iterator[Verdict]:
-        """Everything that is wrong."""
+        """Yield everything that is wrong."""
         yield from self._judge_commits()
         yield from self._judge_report()
         yield from self._judge_counts()
@@ -118,7 +118,7 @@ class Loss:
             )
 
     def _judge_commits(self) -> Iterator[Verdict]:
-        """Every acknowledged commit is stored, waits on the requests topic, or is reported."""
+        """Check that every acknowledged commit is stored, waits on the requests topic, or is reported."""
         last: dict[Key, int] = {}
         for commit in self._acknowledged():
             last[commit.key] = max(commit.offset, last.get(commit.key, -1))
@@ -132,7 +132,7 @@ class Loss:
                 yield self._wrong(key[0], f"{offset} of {key[1:]} was acknowledged, {named} is reported")
 
     def _judge_report(self) -> Iterator[Verdict]:
-        """Nothing is reported that no client was told."""
+        """Check that only commits that were acknowledged to a client are reported."""
         sent: dict[Key, set[int]] = {}
         for commit in self.commits:
             if commit.is_acknowledged is not False:
@@ -142,7 +142,7 @@ class Loss:
                 yield self._wrong(key[0], f"{offset} of {key[1:]} is reported, and no client was told so")
 
     def _judge_counts(self) -> Iterator[Verdict]:
-        """No lost request is left out, and every group is one of the clients'."""
+        """Check that no lost request is left out, and every group is one of the clients'."""
         groups = {commit.key[0] for commit in self.commits}
         # A request commits one offset for each of its partitions, and no other one of its group has that.
         requests = {(it.key[0], it.offset) for it in self._acknowledged() if not self._is_there(it)}
@@ -191,7 +191,7 @@ class Refusal:
     at_ms: int = 0
 
     def judge(self) -> Iterator[Verdict]:
-        """Everything that is wrong."""
+        """Yield everything that is wrong."""
         if len(self.ends) < 2:
             yield self._wrong(f"the coordinator went on: {len(self.ends)} of its processes have ended")
         for end in self.ends:

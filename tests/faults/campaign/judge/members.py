@@ -60,7 +60,7 @@ def _sessions(requests: list[Request], evidence: Evidence) -> dict[str, int]:
 def _wrong(
     event: Event, requests: list[Request], session_ms: int | None, before: list[Event], evidence: Evidence
 ) -> str | None:
-    """Why this removal is wrong, None if it is right."""
+    """Return why this removal is wrong, or None if it is right."""
     if "rejoin" in event.reason:
         since_ms = _latest(before, "PreparingRebalance")
         return _stands(requests, since_ms, event, ("JoinGroup",), evidence)

@@ -200,7 +200,7 @@ class Incarnations:
 
 
 def place_of(request_id: str) -> tuple[int, int, int]:
-    """(partition, offset, number in the pack) of `<topic>-<partition>-<offset>[#<number>]`."""
+    """Return (partition, offset, number in the pack) of `<topic>-<partition>-<offset>[#<number>]`."""
     record, _, number = request_id.partition("#")
     _, partition, offset = record.rsplit("-", 2)
     return int(partition), int(offset), int(number or 0)

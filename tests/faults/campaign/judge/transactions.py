@@ -62,18 +62,18 @@ class Ledger:
     """By group."""
 
     def commit(self, key: Key, offset: int, place: tuple[int, int, int]) -> None:
-        """An offset is committed, by the request at this place. A later one's stays."""
+        """Commit the offset of the request at this place, unless a later one is committed."""
         if self._places.get(key, (-1, -1, -1)) < place:
             self.current[key] = offset
             self._places[key] = place
         self.moved.add((key[0], key[2], offset))
 
     def hold(self, request: Request, offsets: Mapping[Key, int]) -> None:
-        """Offsets are pending from here on."""
+        """Hold offsets as pending from here on."""
         self._pending.setdefault(request.body.group_id, []).append(Pending(request, offsets))
 
     def end(self, marker: Request) -> None:
-        """A transaction has ended."""
+        """End a transaction."""
         waiting = self._pending.get(marker.body.group_id, [])
         for pending in tuple(waiting):
             is_committed = pending.fate(marker)

@@ -24,7 +24,7 @@ from tests.harness.run_command import no_file_grows
 
 
 def fill_disk(stage: FaultStage, random: Random) -> None:
-    """No byte more gets into any file of the coordinator."""
+    """Let no file of the coordinator grow."""
     with no_file_grows(stage.driver(), stage.jvm()):
         time.sleep(random.uniform(1, 6))
 

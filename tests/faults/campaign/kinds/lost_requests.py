@@ -68,7 +68,7 @@ def _lose(own: OwnCoordinator, random: Random, lose: Lose, is_behind: bool) -> N
 
 
 def delete_records(own: OwnCoordinator, random: Random) -> None:
-    """To the end of some partitions, or of all, as retention does."""
+    """Delete all records of some partitions, or of all, as retention does."""
     chosen = random.sample(range(PARTITIONS), random.randint(1, PARTITIONS))
     topic = own.layout.requests_topic
     ends = {TopicPartition(topic, partition): -1 for partition in chosen}
@@ -90,7 +90,7 @@ def remake_topic(own: OwnCoordinator, random: Random) -> None:
 
 
 def remake_grown_topic(own: OwnCoordinator, random: Random) -> None:
-    """The new topic has more records than the old one when the coordinator looks at it."""
+    """Recreate the topic with more records than the old one before the coordinator polls it."""
     with own.standing_still():
         longest = max(own.handled_ends().values(), default=0) + GROWN
         remake_topic(own, random)

@@ -99,7 +99,7 @@ class OwnCoordinator:
 
     @contextmanager
     def standing_still(self, *, jvm_alone: bool = False) -> Iterator[None]:
-        """All its processes are stopped during the block, or its JVM, so that no batch runs."""
+        """Stop all its processes, or its JVM, during the block, so that no batch runs."""
         stage, pid = self._world, self.keeper.pid
         assert pid is not None
         pids = [stage.jvm(self.keeper)]

@@ -17,7 +17,7 @@ from tests.faults.campaign.stage import FaultStage
 
 
 def kill_active(stage: FaultStage, _: Random) -> None:
-    """SIGKILL of the whole coordinator: its Python, its JVM and its workers. It comes back as the
+    """Kill the whole coordinator: its Python, its JVM and its workers. It comes back as the
     standby after the takeover, because a restarted one claims the topics of its own folder without a wait.
     """
     active, standby = both(stage)
@@ -26,7 +26,7 @@ def kill_active(stage: FaultStage, _: Random) -> None:
 
 
 def let_active_sleep(stage: FaultStage, _: Random) -> None:
-    """SIGSTOP of the whole coordinator until the standby has taken over. When it wakes up, it ends."""
+    """Stop the whole coordinator until the standby has taken over. When it wakes up, it ends."""
     active, standby = both(stage)
     ends, starts = len(active.ends), active.starts
     with standing_still(partial(signal_family, active)):
@@ -37,7 +37,7 @@ def let_active_sleep(stage: FaultStage, _: Random) -> None:
 
 
 def let_replica_sleep(stage: FaultStage, random: Random) -> None:
-    """The replica stands still while the coordinator is killed and the standby takes over. When it wakes up,
+    """Stop the replica while the coordinator is killed and the standby takes over. When it wakes up,
     it answers what it had read before it finds that its owner has ended.
     """
     active, standby = both(stage)
@@ -56,7 +56,7 @@ def kill_standby(stage: FaultStage, _: Random) -> None:
 
 
 def hold_standby(stage: FaultStage, random: Random) -> None:
-    """The active one does not need it."""
+    """Stop the standby, which the active coordinator does not need."""
     _, standby = both(stage)
     with standing_still(partial(signal_family, standby)):
         time.sleep(random.uniform(1, 10))
