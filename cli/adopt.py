@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kafka_why.cli.groups.common import output_option
-from kafka_why.cli.output import configure_logs, show, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
 from kafka_why.groups.tables import Column, render_table
 from operations.adopt.groups_at import AdoptError, GroupAdmin
@@ -67,7 +67,7 @@ def adopt(
         raise click.ClickException(str(error)) from error
     _show(done, output)
     if not execute and any(it.outcome is AdoptDecision.MOVE for it in plans):
-        tell("nothing is changed: --execute moves the offsets")
+        show_stderr("nothing is changed: --execute moves the offsets")
     if execute and any(it.outcome is AdoptDecision.REFUSED for it in done):
         raise click.exceptions.Exit(1)
 

@@ -297,7 +297,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             type=click.Choice([one.value for one in Coordinators]),
             default=Coordinators.OURS.value,
             show_default=True,
-            help="Who coordinates share groups (KIP-932): this coordinator, the brokers' own, or nobody.",
+            help="Coordinator of share groups (KIP-932): this one, the brokers' own, or none.",
         ),
         *_TELEMETRY_OPTIONS,
         *_ACL_OPTIONS,

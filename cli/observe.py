@@ -13,7 +13,7 @@ from cli.coordinator_parameters import SHARDS, series_options
 from cli.spark_options import SPARK_CONF
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.output import configure_logs, failure_in_lines, show, tell
+from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_stderr
 from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
@@ -171,7 +171,7 @@ def observe(options: ObserveOptions) -> None:
             metrics = _metrics(options, observer)
             if metrics is not None:
                 stack.enter_context(metrics)
-            tell(f"starting the observer on {options.client_config}")
+            show_stderr(f"starting the observer on {options.client_config}")
             observer.on_batch = _Progress(observer.on_batch).on_batch
             stack.enter_context(observer)
             if metrics is not None:
@@ -188,7 +188,7 @@ def observe(options: ObserveOptions) -> None:
         observer.failure = observer.failure or stop.failure
         if observer.failure is not None:
             raise click.ClickException(observer.failure)
-        tell("stopping")
+        show_stderr("stopping")
 
 
 def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
@@ -219,7 +219,7 @@ def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
     while not stop.is_set() and not observer.status.wait_for(ServicePhase.READY, timeout_s=0.2):
         reason = observer.status.current.reason
         if reason != shown:
-            tell(reason)
+            show_stderr(reason)
             shown = reason
 
 
@@ -241,8 +241,8 @@ class _Progress:
         if now_s - self._reported_s < _PROGRESS_EACH_S:
             return
         if batch.backlog:
-            tell(f"{self._read:,} records read, {batch.backlog:,} to read")
+            show_stderr(f"{self._read:,} records read, {batch.backlog:,} to read")
             self._reported_s = now_s
         if self._unknown != self._warned:
-            tell(f"records of unknown types so far: {self._unknown:,}")
+            show_stderr(f"records of unknown types so far: {self._unknown:,}")
             self._warned, self._reported_s = self._unknown, now_s

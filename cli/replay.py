@@ -6,7 +6,7 @@ import time
 import click
 
 from cli.replay_source import RecordingSource, parse_time, recording_options, reported
-from kafka_why.cli.output import configure_logs, show, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
 from kafka_why.why.wording import Clock
@@ -123,7 +123,7 @@ def _check_start(replayed: Replayed) -> None:
         text = start_text(replayed.group_id, start)
         if start.request is None:
             raise click.ClickException(text)
-        tell(f"Note: {text}")
+        show_stderr(f"Note: {text}")
 
 
 def _step(recording: Recording, group_id: str, until: Until | None) -> None:

@@ -24,7 +24,7 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from embedded.rocketmq import RocketMqFailed
 from kafka_why.broker_groups import BrokerGroup, BrokerGroups, sentence
-from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
+from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, show_stderr
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
@@ -133,7 +133,7 @@ def run(options: RunOptions) -> None:
             raise TopicsBelongToAnother(str(coordinator.failure))
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
-        tell("stopping")
+        show_stderr("stopping")
         exit_on_signals()  # a second one ends it at once
         for gateway in gateways:
             gateway.drain()
@@ -150,14 +150,14 @@ def _prepare(
     stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
     client_config = given.client_config
     if client_config is None:
-        tell("starting a Kafka broker")
+        show_stderr("starting a Kafka broker")
         # With the JVM's quick compiler alone, responses through the gateway take three times as long:
         # docs/tuning.md
         embedded = EmbeddedBroker(given.data_dir / "broker", overrides=given.broker(), is_long_running=True)
         broker = SupervisedBroker(embedded, stop.fail)
         client_config = stack.enter_context(broker).client_config
     options = given.coordinator(client_config, folder.path)
-    tell(f"starting the coordinator on {client_config}")
+    show_stderr(f"starting the coordinator on {client_config}")
     for gateway in gateways:
         if isinstance(gateway, RocketmqToStart):
             stack.enter_context(gateway.cluster_started(given.data_dir))

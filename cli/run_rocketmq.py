@@ -16,7 +16,7 @@ from gateway.metrics.numbers import Numbers
 from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
 from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
 from gateway.running import RunningGateway
-from kafka_why.cli.output import tell
+from kafka_why.cli.output import show_stderr
 from kafka_why.cli.parameters import ParsedOption
 from kafka_why.connections.rocketmq import parse_name_servers
 from kafka_why.topic_reader import ClientError
@@ -38,7 +38,7 @@ class ClusterToServe:
         if self.name_servers:
             yield self.name_servers
             return
-        tell("starting a RocketMQ name server and broker")
+        show_stderr("starting a RocketMQ name server and broker")
         with EmbeddedRocketMq(data_dir / "rocketmq", is_long_running=True) as cluster:
             yield (cluster.name_server.address,)
 
@@ -52,7 +52,7 @@ ROCKETMQ_CLUSTER = ParsedOption(
 
 
 class RocketmqToStart:
-    """A gateway for RocketMQ's clients, in front of a cluster that has to be started first."""
+    """A gateway for RocketMQ's clients, in front of a cluster that is started first if it is embedded."""
 
     def __init__(self, cluster: ClusterToServe, listening: RocketmqListening) -> None:
         self._cluster = cluster

@@ -112,9 +112,9 @@ class StateReader:
         self._url = urljoin(metrics_url, PATH.removeprefix("/"))
         self._lock = threading.Lock()
         self._read_at_s = float("-inf")
-        self._state: ServiceState | Unreadable = Unreadable("it was not asked yet")
+        self._state: ServiceState | Unreadable = Unreadable("it was not polled yet")
 
-    def asked(self) -> ServiceState | Unreadable:
+    def poll(self) -> ServiceState | Unreadable:
         """Return the state, at most FRESH_S old, or the error."""
         with self._lock:
             if time.monotonic() - self._read_at_s > FRESH_S:

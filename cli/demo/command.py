@@ -15,7 +15,7 @@ from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.output import configure_logs, show, tell
+from kafka_why.cli.output import configure_logs, show, show_stderr
 from kafka_why.escaping import visible_lines, visible_text
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import ClientError
@@ -66,7 +66,7 @@ def _play(folder: Path) -> bool:
     try:
         checks = Demo(folder).play()
     except FAILURES as error:
-        tell(visible_lines(f"\nThe demo could not continue: {error}".expandtabs()))
+        show_stderr(visible_lines(f"\nThe demo could not continue: {error}".expandtabs()))
         return False
     ok = all(check.ok for check in checks)
     verdict = "All checks passed" if ok else "Some checks FAILED"

@@ -78,17 +78,17 @@ class Demo:
         self._step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
         self._client_config = broker.client_config
-        self._tell(f"a Kafka broker runs on {self._client_config}")
+        self._print(f"a Kafka broker runs on {self._client_config}")
         self._children = stack.enter_context(Children(self.data_dir))
         self._start_coordinator()
-        self._tell("the coordinator is ready")
+        self._print("the coordinator is ready")
         self._start_gateway()
         events_topic = TopicLayout.named().events_topic
         self._watch = stack.enter_context(
-            HistoryWatch(self._client_config, events_topic, GROUP, self._tell_entry)
+            HistoryWatch(self._client_config, events_topic, GROUP, self._print_entry)
         )
         self._load = stack.enter_context(Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S))
-        self._tell(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
+        self._print(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
 
     def _three_join(self) -> None:
         self._step(
@@ -99,7 +99,7 @@ class Demo:
             self._start_consumer(f"consumer-{number}")
         self._wait_until_stable()
         why = f"group-coordinator why {GROUP} --bootstrap-servers {self._client_config}"
-        self._tell(f"to see the reasons meanwhile, in another terminal: .venv/bin/{why}")
+        self._print(f"to see the reasons meanwhile, in another terminal: .venv/bin/{why}")
 
     def _one_dies(self) -> None:
         self._step("consumer-2 is killed (SIGKILL): only its silence shows that")
@@ -120,11 +120,11 @@ class Demo:
         with ServiceFolder(self._folder).locked():  # its JVM holds the lock until it has ended, too
             pass
         leaver.stop()
-        self._tell(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
-        self._tell("the consumers keep running: no session expires while no coordinator runs")
+        self._print(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
+        self._print("the consumers keep running: no session expires while no coordinator runs")
         self._start_coordinator()
         self._watch.catch_up()
-        self._tell("the coordinator has started again, and continues from its checkpoint")
+        self._print("the coordinator has started again, and continues from its checkpoint")
         self._wait_until_stable()
 
     def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ class Demo:
                 return
             self._coordinator.thaw()
             self._wait_until_stable()
-            self._tell("that was too late, the rebalance was over; another consumer joins")
+            self._print("that was too late, the rebalance was over; another consumer joins")
         raise NotSeen("the coordinator was never frozen in a rebalance")
 
     def _all_is_consumed(self) -> None:
@@ -180,7 +180,7 @@ class Demo:
         )
         ready = gateway.wait_for_line(lambda line: "gateway" in _json_line(line), PATIENCE_S)
         self._gateway = _json_line(ready)["gateway"]
-        self._tell(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
+        self._print(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
 
     def _start_consumer(self, name: str) -> None:
         path = self.data_dir / f"{name}.jsonl"
@@ -196,17 +196,17 @@ class Demo:
         names = ", ".join(self._consumers)
         stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
         shares = ", ".join(f"{name} has {number_list(p)}" for name, p in partitions_held(stable).items())
-        self._tell(f"generation {stable.generation} is stable: {shares}")
+        self._print(f"generation {stable.generation} is stable: {shares}")
 
     def _step(self, text: str) -> None:
         self._steps += 1
         show()
         show(f"{self._steps}. {text}")
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         show(f"{time.time() - self._started_s:8.1f} s  {text}")
 
-    def _tell_entry(self, entry: HistoryEntry) -> None:
+    def _print_entry(self, entry: HistoryEntry) -> None:
         after_s = entry.at_ms / 1000 - self._started_s
         member = f" {entry.member_id}" if entry.member_id else ""
         text = _UUID.sub("", f"{entry.type}{member}: {entry.reason}")

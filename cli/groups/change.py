@@ -9,10 +9,10 @@ from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
+    show_errors,
     show_table,
-    tell_errors,
 )
-from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.output import show, show_json, show_stderr
 from kafka_why.cli.parameters import ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
@@ -41,9 +41,9 @@ def delete(cluster: CoordinatorCluster, named: Sequence[str], all_groups: bool, 
     if not failed:
         show(f"Deletion of requested consumer groups ({deleted}) was successful.")
         return
-    tell("Error: Deletion of some consumer groups failed:")
+    show_stderr("Error: Deletion of some consumer groups failed:")
     for group_id, error in failed.items():
-        tell(f"* Group '{group_id}' could not be deleted due to: {error_text(error)}")
+        show_stderr(f"* Group '{group_id}' could not be deleted due to: {error_text(error)}")
     if deleted:
         show(visible_text(["", f"These consumer groups were deleted successfully: {deleted}"]))
 
@@ -103,9 +103,9 @@ def _deletions(code: ErrorCode, errors: PartitionErrors, chosen: ChosenPartition
 
 def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeletion]) -> None:
     if error is not None:
-        tell(f"Error: Offsets of group '{group_id}' were not deleted due to: {error_text(error)}")
+        show_stderr(f"Error: Offsets of group '{group_id}' were not deleted due to: {error_text(error)}")
     elif any(row.error is not None for row in rows):
-        tell("Error: Encountered some partition-level error, see the follow-up details.")
+        show_stderr("Error: Encountered some partition-level error, see the follow-up details.")
     else:
         show(f"Request succeeded for deleting offsets from group {group_id}.")
     show_table(offset_deletion_table(rows))
@@ -151,7 +151,7 @@ def remove_members(
 
 def _members_of(requests: GroupRequests, groups: KnownTypes) -> dict[str, list[LeavingMember]]:
     described = describe_groups(requests, groups)
-    tell_errors(described.refusals())
+    show_errors(described.refusals())
     return {
         group_id: [LeavingMember(m.member_id, m.group_instance_id) for m in group.members]
         for group_id, group in described.groups.items()
@@ -194,6 +194,6 @@ def release(cluster: CoordinatorCluster, named: Sequence[str], all_groups: bool,
         if error is None:
             show(f"Group '{group_id}' is not quarantined now.")
         else:
-            tell(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
+            show_stderr(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
     if not errors:
-        tell("No group is quarantined.")
+        show_stderr("No group is quarantined.")

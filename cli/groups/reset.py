@@ -13,10 +13,10 @@ from kafka_why.cli.groups.common import (
     failure,
     group_options,
     output_option,
+    show_errors,
     show_table,
-    tell_errors,
 )
-from kafka_why.cli.output import show_data, show_json, tell
+from kafka_why.cli.output import show_data, show_json, show_stderr
 from kafka_why.cli.parameters import INT64, ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
@@ -111,7 +111,7 @@ def reset_offsets(
     if dry_run and execute:
         raise click.UsageError("only accepts one of --execute and --dry-run")
     if not (dry_run or execute):
-        tell("WARN: No action will be performed as the --execute option is missing.")
+        show_stderr("WARN: No action will be performed as the --execute option is missing.")
     groups = cluster.chosen_groups(named, all_groups)
     try:
         prepared = prepare_reset(
@@ -119,13 +119,13 @@ def reset_offsets(
         )
     except ResetError as error:
         raise failure(str(error)) from error
-    tell_errors(prepared.errors)
+    show_errors(prepared.errors)
     for plan in prepared.plans.values():
         for warning in plan.warnings:
-            tell(f"WARN: {warning}")
+            show_stderr(f"WARN: {warning}")
     plans: dict[str, dict[TopicPartition, int]] = {g: p.offsets for g, p in prepared.plans.items()}
     refused = _execute(cluster.requests, cluster.log, plans) if execute else []
-    tell_errors(refused)
+    show_errors(refused)
     _show(plans, as_csv, output, with_group=len(named) != 1)
     if refused:
         raise click.exceptions.Exit(1)

@@ -12,7 +12,7 @@ from kafka_why.cli.groups.common import (
     output_option,
     show_table,
 )
-from kafka_why.cli.output import show_json, tell
+from kafka_why.cli.output import show_json, show_stderr
 from kafka_why.cli.parameters import INT64
 from kafka_why.groups.error_text import error_name, error_text
 from kafka_why.groups.render import pending_table
@@ -74,14 +74,14 @@ def abort_pending(
         )
         return
     if not chosen:
-        tell("No offset is pending in a transaction.")
+        show_stderr("No offset is pending in a transaction.")
         return
     show_table(pending_table(chosen, round(time.time() * 1000)))
     if not execute:
-        tell("Nothing was dropped: --execute is not given.")
+        show_stderr("Nothing was dropped: --execute is not given.")
     for one, error in zip(chosen, errors, strict=False):
         if error is not None:
-            tell(
+            show_stderr(
                 f"Error: Offsets of group '{one.group_id}' in transaction '{one.transactional_id}' were not "
                 f"dropped due to: {error_text(error)}"
             )

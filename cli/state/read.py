@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cli.data_folder import data_dir_option
 from cli.state.common import opened, place_options, reported
-from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, tell
+from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
 from kafka_why.local_files import make_private_folder
@@ -99,7 +99,7 @@ def _print(state: StoredState, groups: Collection[str], what: StateTable | None,
         for block in blocks:
             show(visible_text(["", block]))
     for missing in sorted(set(groups) - {group.group.group_id for group in found}):
-        tell(f"The state has no group '{missing}'.")
+        show_stderr(f"The state has no group '{missing}'.")
 
 
 def _print_query(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kafka_why.cli.output import reading_progress, show, show_json, tell
+from kafka_why.cli.output import reading_progress, show, show_json, show_stderr
 from kafka_why.cli.parameters import ParsedOption, with_options
 from kafka_why.why.broker_logs import BrokerLogs, groups_text, listed_groups, parse_zone, read_broker_logs
 from kafka_why.why.wording import Clock
@@ -66,4 +66,4 @@ def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) ->
     else:
         show(groups_text(groups, Clock()))
     for note in notes:
-        tell(f"Note: {note}.")
+        show_stderr(f"Note: {note}.")

@@ -4,7 +4,7 @@ or polls of the brokers.
 
 from contextlib import closing
 
-from kafka_why.cli.output import tell
+from kafka_why.cli.output import show_stderr
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.topic_reader import BrokersOwn, TopicsMissing, layout_on
@@ -32,7 +32,7 @@ def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | Broke
         with closing(polling_client(client_config)) as admin:
             if not admin.list_groups():
                 raise HistoryUnavailable(f"{error}; nor may it describe a group, which polls need") from error
-        tell(f"{nothing}: polling the groups, because {error}")
+        show_stderr(f"{nothing}: polling the groups, because {error}")
         return BrokersOwn.POLLS
-    tell(f"{nothing}: reading {read}")
+    show_stderr(f"{nothing}: reading {read}")
     return BrokersOwn.OFFSETS_TOPIC

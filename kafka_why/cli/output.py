@@ -33,7 +33,7 @@ def show(text: str = "") -> None:
     click.echo(visible(text))
 
 
-def tell(text: str) -> None:
+def show_stderr(text: str) -> None:
     """Print a line, or the lines of a `VisibleText`, to stderr, apart from the requested data."""
     click.echo(visible(text), err=True)
 
@@ -48,7 +48,7 @@ def reading_progress(unit: str) -> "Progress":
         nonlocal next_s
         if time.monotonic() >= next_s:
             next_s = time.monotonic() + 1
-            tell(f"{read:,} of {of:,} {unit} read")
+            show_stderr(f"{read:,} of {of:,} {unit} read")
 
     return report
 

@@ -102,7 +102,7 @@ WEB_URL = ParsedOption("URL", _web_url, "an address such as http://127.0.0.1:808
 """Parses to a str, without a query."""
 
 
-# Click's parameters as one object: a command takes its options whole, and passes them on whole.
+# Click's parameters as one object, so that a command takes its options and passes them on together.
 
 
 Command = Callable[..., Any]

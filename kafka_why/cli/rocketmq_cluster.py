@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kafka_why.cli.output import configure_logs, show, show_json, show_line, tell
+from kafka_why.cli.output import configure_logs, show, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import Command, link, with_options
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.connections.rocketmq import (
@@ -121,7 +121,7 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
     async with ClusterPoller(servers) as cluster:
         began_s = time.monotonic()
         before = await cluster.poll(group_id)
-        tell(f"Polling the group again after {STANDS_MS // 1000} s.")
+        show_stderr(f"Polling the group again after {STANDS_MS // 1000} s.")
         await asyncio.sleep(began_s + STANDS_MS / 1000 - time.monotonic())
         poll = await cluster.poll(group_id)
         report = poll_report(poll, before)
@@ -132,7 +132,9 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
         else:
             show_json(report)
         if follow:
-            tell(f"Polling every {FOLLOW_INTERVAL_S:.0f} s; what comes and goes in between is not seen.")
+            show_stderr(
+                f"Polling every {FOLLOW_INTERVAL_S:.0f} s; what comes and goes in between is not seen."
+            )
             await _follow(cluster, report, [before, poll], output)
 
 

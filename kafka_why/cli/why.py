@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
-from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_line, tell
+from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
 from kafka_why.cli.rocketmq_cluster import explain_polled, namesrv_options
 from kafka_why.connections.client_config import ClientConfig
@@ -207,7 +207,7 @@ def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None,
         assert found.deliveries is not None, "a group is found by its history or its deliveries"
         _show(LoneDeliveries(group_id, found.deliveries), alone_text, output)
     elif not history.entries:
-        tell(f"Nothing is known of members of group {group_id} yet.")
+        show_stderr(f"Nothing is known of members of group {group_id} yet.")
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output)
     else:
@@ -262,7 +262,7 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             reading_progress("records"),
             polls=polls,
             follows=cluster.follows,
-            tell=tell,
+            tell=show_stderr,
         )
     except (HistoryUnavailable, KafkaError):
         if unknown is not None:  # its message names groups with similar ids
@@ -351,7 +351,7 @@ def _note_left_out(group_id: str, entries: int, whose: str) -> None:
     """Print how many entries the report omits because the group id then belonged to the other protocol."""
     if entries:
         left_out = f"{entries} entries of that time are left out"
-        tell(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")
+        show_stderr(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")
 
 
 def _show(shown: R, as_text: Callable[[R, Clock], VisibleText], output: str) -> None:

@@ -138,7 +138,7 @@ def kafka_python_settings(security: ClientSecurity) -> dict[str, Any]:
         settings["sasl_mechanism"] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
         user = security.login.user
-        if security.mechanism != "PLAIN":  # RFC 5802 wants it so, and kafka-python leaves it to its caller
+        if security.mechanism != "PLAIN":  # SCRAM escapes these (RFC 5802), and kafka-python does not
             user = user.replace("=", "=3D").replace(",", "=2C")
         settings |= {"sasl_plain_username": user, "sasl_plain_password": security.login.password}
     elif security.login is not None:

@@ -39,11 +39,11 @@ def exchange(
         yield opener
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a truncated document
         if connections.left_s() <= 0:
-            raise TimeoutError(f"no whole answer within {timeout_s:g} s") from error
+            raise TimeoutError(f"no complete answer within {timeout_s:g} s") from error
         raise
     else:
         if connections.left_s() <= 0:  # a truncated body may look like a short one
-            raise TimeoutError(f"no whole answer within {timeout_s:g} s")
+            raise TimeoutError(f"no complete answer within {timeout_s:g} s")
     finally:
         connections.close()
 

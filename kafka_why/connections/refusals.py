@@ -50,17 +50,18 @@ class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no
 
 
 class Refusals:
-    """The recorded connection failures of a kafka-python client that has `client` as its `kafka_client`.
+    """A recorder of a kafka-python client's connection failures. The client gets `client` as its
+    `kafka_client`.
 
-    `latest` is the server tried last, as ``host:port``. `failure` is a server and how the last connection to
-    it ended.
+    `latest` is the server tried last, as ``host:port``. `failure` says how the last connection ended, and to
+    which server.
     """
 
     def __init__(self) -> None:
         self.latest: str | None = None
         self.failure: str | None = None
-        self._found: str | None = None
-        self._guessed: str | None = None
+        self._refusal: str | None = None
+        self._possible_refusal: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
         """Return kafka-python's network client, with a hook that reports to this object."""
@@ -73,7 +74,7 @@ class Refusals:
         `error` is the exception of the client's constructor. After the last attempt, a connection that the
         broker closed also counts as a refusal.
         """
-        if found := self._found or (self._guessed if is_last else None):
+        if found := self._refusal or (self._possible_refusal if is_last else None):
             raise ClusterRefused(found) from error
 
     def record(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
@@ -83,11 +84,11 @@ class Refusals:
         if error is not None:
             self.failure = f"{address}: {_failure(error)}"
         if reason is not None:
-            self._found = self._found or reason
+            self._refusal = self._refusal or reason
         elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
             protocol = settings["security_protocol"]
-            self._guessed = (
-                f"the broker at {address} closes connections by {protocol}: does it want another "
+            self._possible_refusal = (
+                f"the broker at {address} closes connections by {protocol}: does it expect another "
                 "security.protocol, or a certificate (ssl.keystore)?"
             )
 
@@ -151,7 +152,7 @@ def _tls_reason(address: str, error: BaseException | None) -> str | None:
     if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return f"the broker at {address} does not speak TLS on this port (security.protocol)"
     if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
-        return f"the broker at {address} wants a client with a certificate that it trusts (ssl.keystore)"
+        return f"the broker at {address} requires a client certificate that it trusts (ssl.keystore)"
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection to the broker at {address}: {error.reason or error}"
     return None

@@ -57,9 +57,9 @@ class Sources:
     def _alarms(self, now_ms: int) -> list[str]:
         if self._topics is None:
             return []
-        asked = None if self._state is None else self._state.asked()
+        polled = None if self._state is None else self._state.poll()
         facts = self._topics.facts(now_ms)
-        return coordinator_page(facts, (), asked, self._read_age_s(), now_ms).findings
+        return coordinator_page(facts, (), polled, self._read_age_s(), now_ms).findings
 
 
 def alarm_of(sentence: str) -> str:

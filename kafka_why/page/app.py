@@ -64,7 +64,7 @@ log = structlog.get_logger()
 def app(sources: PageSources, access: Access) -> Starlette:
     """Return the application."""
     pages = _Pages(sources)
-    asked = CommandPages(sources.histories, sources.log, sources.now_ms, pages.text)
+    commands = CommandPages(sources.histories, sources.log, sources.now_ms, pages.text)
     return Starlette(
         routes=[
             Route("/", pages.groups, name="groups"),
@@ -77,7 +77,7 @@ def app(sources: PageSources, access: Access) -> Starlette:
             Route("/api/rebalance", lambda request: _json(pages.load_rebalance(request))),
             Route("/api/members", pages.members_json),
             Route("/api/coordinator", lambda _: _json(pages.load_coordinator())),
-            *asked.routes,
+            *commands.routes,
             *delivery_routes(sources.deliveries, sources.now_ms),
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -298,7 +298,7 @@ class _Pages:
         return coordinator_page(
             sources.service_topics.facts(now_ms),
             sources.fleet.starts(now_ms),
-            None if sources.service_state is None else sources.service_state.asked(),
+            None if sources.service_state is None else sources.service_state.poll(),
             sources.read_age_s(),
             now_ms,
         )

@@ -42,7 +42,7 @@ from kafka_why.why.report import report
 from kafka_why.why.wording import duration_text
 
 ASSIGN, WHATIF, REPLAY = "assign", "whatif", "replay"
-_NO_LOG = "this page does not know where the checkpoint is; run the command beside the coordinator"
+_NO_LOG = "this page does not know where the checkpoint is; run the command on the coordinator's machine"
 
 
 class CommandQuestion(NamedTuple):
@@ -84,7 +84,7 @@ class CommandPages:
         runs = "run" in request.query_params and _is_from_this_page(request)
         mark = secrets.token_hex(16)
         text = self._render(
-            "asked.html", it=question, runs=runs, answer=mark, now_ms=self._now_ms(), limit_s=int(LIMIT_S)
+            "command.html", it=question, runs=runs, answer=mark, now_ms=self._now_ms(), limit_s=int(LIMIT_S)
         )
         before, _, after = text.partition(mark)
         if not runs:
@@ -136,7 +136,7 @@ class CommandPages:
             raise RequestRefused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")
         if not PROGRAM.exists():
             raise RequestRefused(
-                404, f"{kind} is a command of {PROGRAM.name}, which is not installed beside this page"
+                404, f"{kind} is a command of {PROGRAM.name}, which is not installed where this page runs"
             )
         if kind != ASSIGN and self._log is None:
             raise RequestRefused(404, f"{kind} reads the coordinator's log: {_NO_LOG}")

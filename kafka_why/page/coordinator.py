@@ -87,26 +87,26 @@ class CoordinatorPage(Struct, frozen=True, kw_only=True):
 def coordinator_page(
     topics: ServiceFacts,
     starts: Iterable[CoordinatorStarted],
-    asked: ServiceState | Unreadable | None,
+    polled: ServiceState | Unreadable | None,
     read_age_s: float,
     now_ms: int,
 ) -> CoordinatorPage:
     """Return the data of the page.
 
-    `asked` is the state of the process, the error if it does not answer, or None if its address is unknown.
+    `polled` is the state of the process, the error if it does not answer, or None if its address is unknown.
     `read_age_s` is the age of the last read of the topics.
     """
     is_read = read_age_s <= _READ_S
     known = [_start(one) for one in starts]
-    service = asked if isinstance(asked, ServiceState) else None
+    service = polled if isinstance(polled, ServiceState) else None
     return CoordinatorPage(
         now_ms=now_ms,
         sentence=_sentence(topics, service, is_read, now_ms),
         findings=[
-            *(_findings_of_observer(asked) if topics.is_observed else _findings(topics, service, is_read))
+            *(_findings_of_observer(polled) if topics.is_observed else _findings(topics, service, is_read))
         ],
         service=service,
-        no_metrics=_no_metrics(asked),
+        no_metrics=_no_metrics(polled),
         is_observed=topics.is_observed,
         sections=[] if service is None else list(_sections(service, is_observed=topics.is_observed)),
         latencies=[] if service is None else list(_latencies(service)),
@@ -151,10 +151,10 @@ def _observer_text(service: ServiceState | None) -> str:
     return f"the observer runs, {_last_batch(service)}"
 
 
-def _no_metrics(asked: ServiceState | Unreadable | None) -> str:
-    if asked is None:
+def _no_metrics(polled: ServiceState | Unreadable | None) -> str:
+    if polled is None:
         return "no address of its metrics is known"
-    return f"its metrics do not answer: {asked}" if isinstance(asked, Unreadable) else ""
+    return f"its metrics do not answer: {polled}" if isinstance(polled, Unreadable) else ""
 
 
 def _service_text(service: ServiceState) -> str:
@@ -230,12 +230,12 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
         yield f"Spark dropped {count(service.batches.rows_dropped, 'request')} as late, which must not happen"
 
 
-def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
+def _findings_of_observer(polled: ServiceState | Unreadable | None) -> Iterator[str]:
     """Yield the findings about an observer. It has no clients, so only its metrics show whether it works."""
-    if isinstance(asked, Unreadable):
-        yield f"The observer does not answer, so views and history may be out of date: {asked}"
-    elif asked is not None and asked.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):
-        yield f"The observer commits no batch, so views and history are not updated: {_why(asked)}"
+    if isinstance(polled, Unreadable):
+        yield f"The observer does not answer, so views and history may be out of date: {polled}"
+    elif polled is not None and polled.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):
+        yield f"The observer commits no batch, so views and history are not updated: {_why(polled)}"
 
 
 def _why(service: ServiceState) -> str:

@@ -81,7 +81,7 @@ class GroupRequests:
         described is returned as its error code. The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
-        asked = {
+        sent = {
             (name, of): send(request(**header(name, version)))
             for name, known in groups.items()
             for of, (request, version) in _DESCRIBE.items()
@@ -93,7 +93,7 @@ class GroupRequests:
         }
         answers: dict[str, AnyDescription] = {
             name: answer
-            for (name, _), answer in _accepted(asked).items()
+            for (name, _), answer in _accepted(sent).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
         described: Answers = {

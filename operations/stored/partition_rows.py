@@ -114,18 +114,18 @@ def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
         for number in initialized.partitions:
             yield _share(group, topic_id, initialized.name, number, "initialized")
     for topic_id, initializing in group.initializing.items():
-        for number, asked in initializing.partitions.items():
+        for number, task in initializing.partitions.items():
             yield _share(
                 group,
                 topic_id,
                 initializing.name,
                 number,
                 "initializing",
-                task=asked.task or None,
-                asked_at_ms=asked.at_ms,
-                state_epoch=asked.state_epoch,
-                start_offset=asked.start_offset,
-                error_code=asked.error_code or None,
+                task=task.task or None,
+                asked_at_ms=task.at_ms,
+                state_epoch=task.state_epoch,
+                start_offset=task.start_offset,
+                error_code=task.error_code or None,
             )
     for topic_id, deleting in group.deleting.items():
         for number, code in deleting.partitions.items():
@@ -142,7 +142,7 @@ def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
 
 
 def _share(
-    group: ShareGroup, topic_id: bytes, topic: str, partition: int, state: str, **asked: Any
+    group: ShareGroup, topic_id: bytes, topic: str, partition: int, state: str, **task: Any
 ) -> ShareRow:
     return ShareRow(
         group_id=group.group_id,
@@ -150,5 +150,5 @@ def _share(
         partition=partition,
         state=state,
         topic_id=str(UUID(bytes=topic_id)),
-        **asked,
+        **task,
     )

@@ -24,7 +24,7 @@ TIME_LEAST_MS: Final = 1_000  # or this time for each client or partition, if th
 
 
 class MatchKind(StrEnum):
-    """A rebalance of both runs, of the recorded one alone, or of the simulated one alone."""
+    """The runs that have a rebalance: both, only the recorded one, or only the simulated one."""
 
     MATCHED = "matched"
     MISSED = "missed"
@@ -138,7 +138,7 @@ def _objections(pairs: Sequence[RebalancePair], recorded: RunFigures, simulated:
     if abs(recorded.moved - simulated.moved) > int(UNMATCHED_SHARE * recorded.moved):
         yield (
             f"{recorded.moved} partitions moved, in the simulation {simulated.moved}: the clients' assignors "
-            "assign otherwise than the assignors of these names here"
+            "assign differently than the assignors of these names here"
         )
     clients = len(recorded.by_client)
     for what, was_ms, now_ms, places in (

@@ -159,7 +159,7 @@ def test_missing_trusted_client_certificate_is_reported(
     reason = refused(ClientConfig(config.bootstrap_servers, properties), GUESS_TIMEOUT_MS)
     # The broker's alert is sometimes lost with the connection.
     expected = (
-        "wants a client with a certificate that it trusts (ssl.keystore)",
+        "requires a client certificate that it trusts (ssl.keystore)",
         "or a certificate (ssl.keystore)?",
     )
     assert reason.startswith(f"the broker at {config.bootstrap_servers} ")

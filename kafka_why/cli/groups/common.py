@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.output import configure_logs, show, tell
+from kafka_why.cli.output import configure_logs, show, show_stderr
 from kafka_why.cli.parameters import WholeNumber, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import AnyView
@@ -250,10 +250,10 @@ output_option = click.option(
 )
 
 
-def tell_errors(errors: Sequence[str]) -> None:
+def show_errors(errors: Sequence[str]) -> None:
     """Print the errors of single groups to stderr."""
     for error in errors:
-        tell(f"Error: {error}")
+        show_stderr(f"Error: {error}")
 
 
 def show_table(table: VisibleText) -> None:

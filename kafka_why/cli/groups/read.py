@@ -11,10 +11,10 @@ from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
+    show_errors,
     show_table,
-    tell_errors,
 )
-from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.output import show, show_json, show_stderr
 from kafka_why.cli.parameters import ParsedOption, link, page_url_option
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
@@ -137,7 +137,7 @@ def describe(
     with_offsets = not (members or state)
     groups = cluster.chosen_groups(named, all_groups, rocketmq=True)
     described = describe_groups(cluster.described_by, groups, with_offsets=with_offsets or lag_seconds)
-    _tell_remarks(described)
+    _show_remarks(described)
     rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
     rows_of: RowsOf = {}
     if with_offsets or lag_seconds:
@@ -155,22 +155,22 @@ def describe(
     for table in [*shown.tables, *(render(row) for row in rocketmq for render in rendered)]:
         show_table(table)
     if page_url is not None:
-        _tell_links(page_url, [] if all_groups else [*described.groups, *described.rocketmq])
+        _show_links(page_url, [] if all_groups else [*described.groups, *described.rocketmq])
 
 
-def _tell_links(page_url: str, group_ids: Sequence[str]) -> None:
+def _show_links(page_url: str, group_ids: Sequence[str]) -> None:
     """Print the page's address of each group, or of the list of groups if there is none."""
-    tell("")
+    show_stderr("")
     for address in [link(page_url, group_id) for group_id in group_ids] or [link(page_url)]:
-        tell(address)
+        show_stderr(address)
 
 
-def _tell_remarks(described: Described) -> None:
-    tell_errors(described.errors)
+def _show_remarks(described: Described) -> None:
+    show_errors(described.errors)
     for group_id, group in described.groups.items():
         text = remark(group_id, group.state, group.group_type)
         if text is not None:
-            tell(text)
+            show_stderr(text)
 
 
 def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
@@ -210,11 +210,11 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
-    tell_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
+    show_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
         for text in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):
-            tell(text)
+            show_stderr(text)
     return rows
 
 

@@ -22,14 +22,14 @@ function localTimes(root) {
 }
 
 // Only the last request is answered: one that is in flight is aborted, and its `show` ends with AbortError.
-let asking = null;
+let inFlight = null;
 
 async function show(address, { isWanted = false, part = null, whenAnswered = null } = {}) {
-  asking?.abort();
-  asking = new AbortController();
-  const asked = new URL(address, location.href);
-  if (part) asked.searchParams.set("part", part);
-  const response = await fetch(asked, { credentials: "same-origin", signal: asking.signal });
+  inFlight?.abort();
+  inFlight = new AbortController();
+  const url = new URL(address, location.href);
+  if (part) url.searchParams.set("part", part);
+  const response = await fetch(url, { credentials: "same-origin", signal: inFlight.signal });
   const text = await response.text();
   whenAnswered?.();
   const page = new DOMParser().parseFromString(text, "text/html");
@@ -52,7 +52,7 @@ async function show(address, { isWanted = false, part = null, whenAnswered = nul
 let going = null;
 
 function go(address, options, pause = 0) {
-  asking?.abort();
+  inFlight?.abort();
   clearTimeout(timer);
   timer = null;
   clearTimeout(going);
@@ -67,18 +67,18 @@ function go(address, options, pause = 0) {
 let source = null;
 let timer = null;
 let mayAskAt = 0;
-let told = null; // the server's last event
+let lastEvent = null; // the server's last event
 
 function follow() {
   source?.close();
-  told = null;
+  lastEvent = null;
   if (!document.body.dataset.live) return;
   source = new EventSource(document.body.dataset.live);
   source.onmessage = (event) => {
-    const before = told;
-    told = JSON.parse(event.data);
-    const isOther = String(told.version) !== document.body.dataset.version;
-    if (isOther || (before !== null && before.read !== told.read)) refreshSoon();
+    const before = lastEvent;
+    lastEvent = JSON.parse(event.data);
+    const isOther = String(lastEvent.version) !== document.body.dataset.version;
+    if (isOther || (before !== null && before.read !== lastEvent.read)) refreshSoon();
   };
 }
 
@@ -105,7 +105,7 @@ async function refresh() {
 
 // The server does not repeat an event that comes during a drag, or during a refresh.
 function refreshIfOld() {
-  if (told !== null && told.version > Number(document.body.dataset.version)) refreshSoon();
+  if (lastEvent !== null && lastEvent.version > Number(document.body.dataset.version)) refreshSoon();
 }
 
 // The timeline: drag to zoom in, + and - and the arrows by key. The drawn picture is stretched at once, and the
@@ -202,9 +202,9 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("click", (event) => {
   const mark = event.target.closest?.("svg.timeline rect, svg.timeline path");
-  const said = document.querySelector("#said");
+  const description = document.querySelector("#said");
   const title = mark?.querySelector("title");
-  if (said && title) said.textContent = title.textContent;
+  if (description && title) description.textContent = title.textContent;
 });
 
 document.addEventListener("keydown", (event) => {

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from cli import main
 from cli.console import EscapingConsole
-from kafka_why.cli.output import show, show_data, show_encoded, show_json, tell
+from kafka_why.cli.output import show, show_data, show_encoded, show_json, show_stderr
 from kafka_why.cli.terminal import GuardedTerminal, guard_terminals, unguarded
 
 HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
@@ -68,7 +68,7 @@ def test_command_on_a_terminal_writes_no_control_characters(folder: Path) -> Non
     os.close(theirs)
 
 
-@pytest.mark.parametrize("write", [show, tell])
+@pytest.mark.parametrize("write", [show, show_stderr])
 def test_shown_text_is_one_line(write: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     write(f"group {HOSTILE}")
     printed = capsys.readouterr()

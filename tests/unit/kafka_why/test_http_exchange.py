@@ -85,7 +85,7 @@ def asked(
 
 def is_cut(url: str, **how: object) -> bool:
     began_s = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"no whole answer within 0\.3 s"):
+    with pytest.raises(TimeoutError, match=r"no complete answer within 0\.3 s"):
         asked(url, **how)  # type: ignore[arg-type]
     return DEADLINE_S <= time.monotonic() - began_s < LATE_S
 

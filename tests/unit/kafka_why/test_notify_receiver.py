@@ -76,7 +76,7 @@ def test_http_status_decides_between_accepted_refused_and_retry(
 
 def test_hanging_and_absent_receivers_are_failures() -> None:
     assert post(Reply(HANG), timeout_s=SHORT_S) == Answer(
-        Verdict.FAILED, f"no whole answer within {SHORT_S} s"
+        Verdict.FAILED, f"no complete answer within {SHORT_S} s"
     )
     gone = receiver(f"http://127.0.0.1:{free_port()}/").post(b"{}")
     assert (gone.verdict, "refused" in gone.reason) == (Verdict.FAILED, True)

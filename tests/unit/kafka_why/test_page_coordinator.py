@@ -252,11 +252,11 @@ def test_state_port_is_polled_once_in_two_seconds(busy: Scraped, monkeypatch: py
     document = msgspec.json.encode(busy.state())
     with HttpPort("127.0.0.1", 0, busy.registry, state=lambda: document) as port:
         reader = StateReader(port.url)
-        found = reader.asked()
+        found = reader.poll()
         assert found == busy.state()
-    assert reader.asked() is found
+    assert reader.poll() is found
     monkeypatch.setattr(service_state, "FRESH_S", -1.0)
-    refused = reader.asked()
+    refused = reader.poll()
     assert isinstance(refused, Unreadable) and "refused" in str(refused)
 
 
