@@ -7,13 +7,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypedDict
 
-from clients.coordinator_client import BARRIER_VERSION, CoordinatorClient, barrier_request, barrier_rounds
-from clients.pending import R
+from clients.coordinator_client import (
+    BARRIER_VERSION,
+    CoordinatorClient,
+    Header,
+    barrier_request,
+    barrier_rounds,
+)
+from clients.pending import AnyRequest, R
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, CoordinatorBackend
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.messages import ANONYMOUS
-from kafka_why.contract.rocketmq.requests import Request, Unanswered
+from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 
 _CHECK_TIMEOUT_MS = 2_000
@@ -88,11 +94,15 @@ class CoordinatorRequests:
             broker=broker,
         )
 
-    def send(self, request: Request[R]) -> asyncio.Future[R]:
+    def header(self, group_id: str, api_version: int, client_id: str = _CLIENT_ID) -> Header:
+        """Return the header of a request about a group of Kafka, with a new correlation id."""
+        return self._backend.header(group_id, api_version, client_id, "", ANONYMOUS)
+
+    def send(self, request: AnyRequest[R], timeout_ms: int = ANSWER_TIMEOUT_MS) -> asyncio.Future[R]:
         """Send a request. The future of its response gets one without an id in `request` if there is none,
         and a log line has the reason.
         """
-        return self._backend.send(request, ANSWER_TIMEOUT_MS)
+        return self._backend.send(request, timeout_ms)
 
     async def append(self, record: Unanswered) -> bool:
         """Append a record without an answer. Return False if that failed, and a log line has the reason."""
@@ -109,8 +119,8 @@ class CoordinatorRequests:
         """Return the reason why the coordinator is not usable, or None."""
         if time.monotonic() - self._backend.answered_at_s <= _CHECK_AGE_MAX_S:
             return None  # clients keep it busy
-        header = self._backend.header(_CHECKED_GROUP_ID, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        answer = await self._backend.ask(DescribeGroup(**header), _CHECK_TIMEOUT_MS)
+        header = self.header(_CHECKED_GROUP_ID, BARRIER_VERSION)
+        answer = await self.send(DescribeGroup(**header), _CHECK_TIMEOUT_MS)
         is_away = not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         return "the coordinator does not answer" if is_away else None
 
@@ -119,10 +129,8 @@ class CoordinatorRequests:
         answer.
         """
         for group_ids in barrier_rounds(self._client.request_partitions):
-            headers = [
-                self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids
-            ]
-            sent = [self._backend.ask(barrier_request(it), _BARRIER_TIMEOUT_MS) for it in headers]
+            headers = [self.header(it, BARRIER_VERSION) for it in group_ids]
+            sent = [self.send(barrier_request(it), _BARRIER_TIMEOUT_MS) for it in headers]
             if not all(answer.request for answer in await asyncio.gather(*sent)):
                 return False
         return True

@@ -14,6 +14,7 @@ from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
+from gateway.rocketmq.peers import Peers
 from gateway.rocketmq.restarts import Restart
 from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
@@ -33,6 +34,7 @@ class RocketmqGroupRequests:
         self._messages = messages
         self._counts = counts
         self._sessions: dict[str, GroupSession] = {}
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def gateway_start(self) -> str:
@@ -40,10 +42,11 @@ class RocketmqGroupRequests:
         return self._parts.restart.gateway_start
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
-        """Remove the connections of earlier starts from their groups, and take over the brokers' request
-        modes. The gateway must not listen before. Raises ClientError.
+        """Join the other gateways, remove the connections of earlier starts from their groups, and take over
+        the brokers' request modes. The gateway must not listen before. Raises ClientError.
         """
         self._messages.start(self._deliver)
+        self._following = asyncio.create_task(self._parts.peers.follow())
         await asyncio.gather(*(self._take_over_modes(it) for it in brokers() if it.id == MASTER_ID))
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
@@ -59,6 +62,8 @@ class RocketmqGroupRequests:
 
     async def close(self) -> None:
         """Wait for the last records, for a short time, and close the gateway's own connections."""
+        if self._following is not None:
+            self._following.cancel()
         await self._parts.coordinator.close()
         await self._parts.facts.close()
 
@@ -111,5 +116,6 @@ def group_requests(
         coordinator = CoordinatorRequests(client, CoordinatorBackend(client, options.limits, counts.records))
         facts = ClusterFacts(options.namesrv, options.credentials, options.upstream_tls)
         restart = Restart(options.name, uuid4().hex)
-        parts = GatewayParts(coordinator, groups, facts, restart)
+        peers = Peers(options.name, coordinator, groups)
+        parts = GatewayParts(coordinator, groups, facts, restart, peers)
         yield RocketmqGroupRequests(parts, messages, counts)

@@ -1,8 +1,12 @@
 """The view of RocketMQ's groups."""
 
+import asyncio
 from typing import Protocol
 
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.topic_reader import ClientError
+
+_READ_TIMEOUT_S = 30.0
 
 
 class RocketMqGroupsView(Protocol):
@@ -20,3 +24,10 @@ class RocketMqGroupsView(Protocol):
         """Wait until the view has all records that are on the topic now. Return False if the time is over
         first.
         """
+
+
+async def read_groups(view: RocketMqGroupsView) -> list[GroupSnapshot]:
+    """Return the groups, of all records that are on the topic now. Raises ClientError."""
+    if not await view.reach_end(_READ_TIMEOUT_S):
+        raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
+    return await asyncio.to_thread(view.groups)

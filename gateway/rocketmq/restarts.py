@@ -15,14 +15,13 @@ from typing import Protocol
 import structlog
 
 from gateway.rocketmq.backend import CoordinatorRequests
-from gateway.rocketmq.groups_view import RocketMqGroupsView
+from gateway.rocketmq.groups_view import RocketMqGroupsView, read_groups
 from kafka_why.contract.rocketmq.requests import GatewayStarted
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.topic_reader import ClientError
 
 SETTLING_S = 3.0
 """The time in which the clients come back: a Java client's next request finds the closed connection."""
-_READ_TIMEOUT_S = 30.0
 
 log = structlog.get_logger()
 
@@ -47,13 +46,13 @@ class Restart:
         """Remove the connections of earlier starts from the groups of the view. Raises ClientError if a
         record cannot be written.
         """
-        known = await self._read(groups)
+        known = await read_groups(groups)
         if any(map(self._has_earlier, known)):
             if not await coordinator.wait_for_views():
                 log.warning(
                     "the coordinator does not answer, groups may keep connections of an earlier start"
                 )
-            known = await self._read(groups)
+            known = await read_groups(groups)
         self._settling = {group.group_id for group in known if self._has_earlier(group)}
         records = [
             GatewayStarted(group_id=it, gateway=self.gateway, gateway_start=self.gateway_start)
@@ -81,11 +80,6 @@ class Restart:
         self._settling.clear()
         for connection, group_id in refused:
             connection.notify(group_id)
-
-    async def _read(self, groups: RocketMqGroupsView) -> list[GroupSnapshot]:
-        if not await groups.reach_end(_READ_TIMEOUT_S):
-            raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
-        return await asyncio.to_thread(groups.groups)
 
     def _has_earlier(self, group: GroupSnapshot) -> bool:
         return group.truncated or any(map(self._is_earlier, (*group.consumers, *group.producers)))

@@ -23,6 +23,7 @@ from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
 from gateway.rocketmq.group_order import GroupOrder
 from gateway.rocketmq.groups_view import RocketMqGroupsView
 from gateway.rocketmq.heartbeats import split_heartbeat
+from gateway.rocketmq.peers import Peers
 from gateway.rocketmq.restarts import Restart
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
@@ -77,6 +78,7 @@ class GatewayParts(NamedTuple):
     groups: RocketMqGroupsView
     facts: ClusterFacts
     restart: Restart
+    peers: Peers
 
 
 class GroupSession:

@@ -218,13 +218,20 @@ def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
 
 
 def _close_gateway(context: StepContext, request: GatewayStarted) -> None:
-    """Close the connections of the gateway's other processes, because their sockets ended with them."""
+    """Close the connections of the gateway's other processes, because their sockets ended with them. One that
+    is reported as gone may only be slow. Then it closes the sockets itself, and the clients register again.
+    """
 
     def is_closed(_: str, info: ClientChannelInfo) -> bool:
         return info.gateway == request.gateway and info.gateway_start != request.gateway_start
 
     what = "was started again" if request.gateway_start else "is gone"
-    _close(context, is_closed, f"gateway {request.gateway} {what}")
+    reason = f"gateway {request.gateway} {what}"
+    if context.has_group and not request.gateway_start:
+        for connection, info in (*context.group.channels(), *context.group.producers.items()):
+            if is_closed(connection, info):
+                context.close(connection, info, reason)
+    _close(context, is_closed, reason)
 
 
 def _close(

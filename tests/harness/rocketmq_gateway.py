@@ -24,10 +24,11 @@ from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.groups import RocketmqGroupRequests
 from gateway.rocketmq.metrics import RocketmqCounts
+from gateway.rocketmq.peers import Peers
 from gateway.rocketmq.restarts import Restart
 from gateway.rocketmq.session import GatewayParts, GroupSession
-from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
 from kafka_why.remoting.codes import RequestCode
@@ -64,19 +65,20 @@ def decode_frame(frame: bytes) -> Answer:
 
 
 class CoreLog(CoordinatorClient):
-    """The log and the pure core behind it. `records` are the requests in the log, but those of a start's
-    barrier.
+    """The log and the pure core behind it. `records` are the requests in the log about RocketMQ's groups, and
+    `of_kafka` those about Kafka's.
 
     While `is_away` the core answers nothing; what it has to say comes when it is back.
     """
 
-    def __init__(self, listener: Callable[[AnyToConnection], None]) -> None:
+    def __init__(self) -> None:
         self.records: list[Any] = []
+        self.of_kafka: list[Any] = []
         self.now_ms = 0
         self.reply_partition = 0
         self._is_away = False
         self._layout = TopicLayout.named()
-        self.listener = listener
+        self.listeners: list[Callable[[AnyToConnection], None]] = []
         self._pending = PendingRequests("c-")
         self._numbers = count(1)
         self._timelines: dict[str, Timeline] = {}
@@ -98,8 +100,7 @@ class CoreLog(CoordinatorClient):
         self._pending.add(requests)
         for pending in requests:
             request = pending.request
-            if not isinstance(request, DescribeGroup):
-                self.records.append(request)
+            (self.of_kafka if isinstance(request, KafkaRequest) else self.records).append(request)
             if request.group_id not in self._timelines:
                 self._timelines[request.group_id] = Timeline(request.group_id, None, CoordinatorConfig())
             name = f"requests-0-{next(self._numbers)}"
@@ -141,7 +142,8 @@ class CoreLog(CoordinatorClient):
         for effects in unsaid:
             self._pending.settle([reply.response for reply in effects.replies])
             for push in 2 * list(getattr(effects, "pushes", ())):  # early, and with the batch
-                self.listener(push.message)
+                for listener in self.listeners:
+                    listener(push.message)
 
 
 @dataclass
@@ -329,15 +331,16 @@ class PlayedGateway:
 
 @asynccontextmanager
 async def started(
-    broker: StubRocketMq, *, start: str = "1", core: CoreLog | None = None
+    broker: StubRocketMq, *, name: str = "gw", start: str = "1", core: CoreLog | None = None
 ) -> AsyncIterator[PlayedGateway]:
     """Start the group requests of a gateway. `core` is that of an earlier start."""
     messages = ConnectionMessages()
-    core = core or CoreLog(messages)
-    core.listener = messages
+    core = core or CoreLog()
+    core.listeners.append(messages)
     coordinator = CoordinatorRequests(core, CoordinatorBackend(core, Limits()))
     facts = ClusterFacts([broker.address])
-    parts = GatewayParts(coordinator, core, facts, Restart("gw", start))
+    peers = Peers(name, coordinator, core, heartbeat_interval_s=0.05)
+    parts = GatewayParts(coordinator, core, facts, Restart(name, start), peers)
     requests = RocketmqGroupRequests(parts, messages, RocketmqCounts())
     try:
         await requests.start(lambda: [BrokerAddress("b", 0, broker.address)])

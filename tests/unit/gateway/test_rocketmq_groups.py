@@ -10,7 +10,6 @@ from gateway.rocketmq.exchange import ANSWER_WAIT_S
 from gateway.rocketmq.session import LOCK_WAIT_S
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
-    GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     RegisterConsumer,
@@ -366,25 +365,3 @@ async def test_unverified_one_way_request_changes_only_its_own_client() -> None:
         assert [record.connection for record in gateway.core.of(UnlockBatchMq)] == [client.connection]
         assert len(gateway.core.of(RegisterConsumer)) == 1
         assert broker.codes().count(RequestCode.HEART_BEAT) == 2
-
-
-# A gateway that starts again
-
-
-@asynchronous
-async def test_started_gateway_removes_its_old_connections_and_waits_for_clients_to_come_back() -> None:
-    async with rocketmq() as broker, started(broker) as old:
-        for name in ("c1", "c2"):
-            await old.client(name).heartbeat("g")
-        async with started(broker, start="2", core=old.core) as gateway:
-            (record,) = old.core.of(GatewayStarted)
-            assert (record.group_id, record.gateway, record.gateway_start) == ("g", "gw", "2")
-            first, second = gateway.client("c1"), gateway.client("c2")
-            await first.heartbeat("g", "new")
-            assert (await first.consumer_list()).code == 1, "c2 has not come back yet"
-            assert (await first.consumer_list("new")).content == {"consumerIdList": ["c1"]}
-            await second.heartbeat("g")
-            first.received.clear()
-            await until(lambda: first.received, 4.0)
-            assert (first.notified, second.notified) == (["g"], ["g"])
-            assert (await first.consumer_list()).content == {"consumerIdList": ["c1", "c2"]}

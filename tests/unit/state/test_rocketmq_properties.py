@@ -70,7 +70,11 @@ REQUESTS: st.SearchStrategy[AnyRequest] = st.one_of(
     st.builds(UnregisterConsumer, **ENVELOPE, group_config=CONFIGS),
     st.builds(UnregisterProducer, **ENVELOPE),
     st.builds(ConnectionClosed, group_id=ENVELOPE["group_id"], connection=ENVELOPE["connection"]),
-    st.builds(GatewayStarted, group_id=ENVELOPE["group_id"], **GATEWAY),
+    st.builds(
+        GatewayStarted,
+        group_id=ENVELOPE["group_id"],
+        **{**GATEWAY, "gateway_start": st.sampled_from(["", "1", "2"])},
+    ),
     st.builds(GetConsumerListByGroup, **ENVELOPE),
     st.builds(LockBatchMq, **ENVELOPE, mq_set=QUEUES),
     st.builds(UnlockBatchMq, **ENVELOPE, mq_set=QUEUES),
@@ -211,7 +215,10 @@ def test_started_gateway_leaves_no_connection_of_its_other_starts(life: Life) ->
         gone = before - there
         if isinstance(event, Received) and isinstance(event.request, GatewayStarted) and gone:
             reasons = {entry.reason for entry in effects.history if entry.connection in gone}
-            assert reasons == {f"gateway {event.request.gateway} was started again"}
+            start = event.request.gateway_start
+            what = "was started again" if start else "is gone"
+            assert reasons == {f"gateway {event.request.gateway} {what}"}
+            assert gone.isdisjoint(effects.closed) if start else gone <= {*effects.closed}
 
 
 @given(life=LIVES)
