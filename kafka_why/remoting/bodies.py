@@ -26,7 +26,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
 )
 from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
-from kafka_why.remoting.strict_json import MalformedFrame, decode_body
+from kafka_why.remoting.strict_json import MalformedFrame, decode_body, names_of
 
 BODY_MAX_BYTES = 1_048_576
 GROUPS_MAX = 1_000
@@ -92,7 +92,7 @@ class ModeSetting(Struct, frozen=True):
     pop_share_queue_num: int
 
 
-class _Body(Struct, forbid_unknown_fields=True, rename="camel"):
+class _Body(Struct, rename="camel"):
     """A JSON object of a body. Optional fields are UNSET by default, so that repeated names can be found."""
 
 
@@ -156,8 +156,10 @@ class _ModeSetting(_Body):
     pop_share_queue_num: Int32 | UnsetType = UNSET
 
 
-_HEARTBEAT, _LOCK_BATCH = Decoder(_Heartbeat), Decoder(_LockBatch)
-_ASSIGNMENT_QUERY, _MODE_SETTING = Decoder(_AssignmentQuery), Decoder(_ModeSetting)
+_HEARTBEAT = Decoder(_Heartbeat), names_of(_Heartbeat, _Consumer, _Subscription, _Producer)
+_LOCK_BATCH = Decoder(_LockBatch), names_of(_LockBatch, _Queue)
+_ASSIGNMENT_QUERY = Decoder(_AssignmentQuery), names_of(_AssignmentQuery)
+_MODE_SETTING = Decoder(_ModeSetting), names_of(_ModeSetting)
 
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
@@ -228,10 +230,10 @@ def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> 
     return msgspec.json.encode({"messageQueueAssignments": encoded})
 
 
-def _decode(body: bytes, decoder: Decoder[T]) -> T:
+def _decode(body: bytes, form: tuple[Decoder[T], frozenset[str]]) -> T:
     if len(body) > BODY_MAX_BYTES:
         raise MalformedFrame(f"a body of {len(body)} bytes")
-    return decode_body(body, decoder)
+    return decode_body(body, *form)
 
 
 def _consumer(sent: _Consumer) -> ConsumerData:

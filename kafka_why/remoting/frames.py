@@ -128,7 +128,7 @@ _SPECIAL_NAMES = frozenset({"$ref", "@type"})
 _Scalar = str | int | bool | None
 
 
-class _JsonHeader(Struct, forbid_unknown_fields=True, rename="camel"):
+class _JsonHeader(Struct, rename="camel"):
     code: Int32
     opaque: Int32
     flag: Int32 | UnsetType = UNSET
@@ -138,15 +138,20 @@ class _JsonHeader(Struct, forbid_unknown_fields=True, rename="camel"):
     ext_fields: dict[str, _Scalar] | UnsetType | None = UNSET
     # Ignored: RocketMQ, too, replaces it by the serialization in the header word.
     serialize_type: str | UnsetType | None = msgspec.field(default=UNSET, name="serializeTypeCurrentRPC")
+    # Nobody sends these two, but RocketMQ reads them, and refuses other types.
+    suspended: bool | UnsetType = UNSET
+    body: UnsetType | None = UNSET
 
 
 _DECODER = Decoder(_JsonHeader)
+_KNOWN = strict_json.names_of(_JsonHeader)
 
 
 def _decode_json(data: bytes) -> Header:
     header = strict_json.decode(data, _DECODER)
     fields, present = header.ext_fields or {}, astuple(header)
-    strict_json.check_names(data, len(present) - present.count(UNSET) + len(fields))
+    number = len(present) - present.count(UNSET) + len(fields)
+    strict_json.check_names(data, number, _KNOWN, any_names="extFields")
     language = "JAVA" if header.language is UNSET else header.language
     if language not in LANGUAGES:
         raise MalformedFrame(f"language {language!r}")

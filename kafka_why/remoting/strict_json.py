@@ -2,13 +2,16 @@
 
 fastjson accepts more than JSON: comments, single quotes, names without quotes, trailing commas, `\\x41`,
 classes under `@type`, and a name that occurs twice. msgspec accepts none of these but the last, which is
-refused here.
+refused here. Both ignore unknown names, such as those of later clients. But fastjson takes `client_id` and
+`isClientID` for `clientID`, so a name of that kind is refused, too.
 """
 
 import re
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct, structs
 from msgspec.json import Decoder
 
 T = TypeVar("T")
@@ -16,6 +19,10 @@ T = TypeVar("T")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NAME_END = b'":'
 _NAME_ENDS_LATER = (b'" ', b'"\t', b'"\n', b'"\r')
+_PLAIN_NAME = re.compile("[A-Za-z][A-Za-z0-9]*")
+
+
+_ANYTHING = Decoder(dict[str, Any])
 
 
 class MalformedFrame(ValueError):
@@ -30,23 +37,55 @@ def decode(data: bytes, decoder: Decoder[T]) -> T:
         raise MalformedFrame(str(error)) from None
 
 
-def decode_body(data: bytes, decoder: Decoder[T]) -> T:
-    """Decode a document, and refuse repeated names. All optional fields of its types must be UNSET by
-    default. Raises MalformedFrame.
+def decode_body(data: bytes, decoder: Decoder[T], known: frozenset[str]) -> T:
+    """Decode a document whose types have these names, and refuse repeated names. All optional fields must be
+    UNSET by default. Raises MalformedFrame.
     """
     decoded = decode(data, decoder)
-    check_names(data, _count_names(msgspec.json.encode(decoded)))
+    check_names(data, _count_names(msgspec.json.encode(decoded)), known)
     return decoded
 
 
-def check_names(data: bytes, distinct: int) -> None:
-    """Raise MalformedFrame unless a valid document has `distinct` names. If it has more, one occurs twice."""
+def names_of(*kinds: type[Struct]) -> frozenset[str]:
+    """Return the names of the fields of structs."""
+    return frozenset(field.encode_name for kind in kinds for field in structs.fields(kind))
+
+
+def check_names(data: bytes, distinct: int, known: frozenset[str], any_names: str = "") -> None:
+    """Raise MalformedFrame if a valid document has a name twice, or one that fastjson takes for a known one.
+    `distinct` names of it are known. The object `any_names` may have any names.
+    """
     # A quick check: without blanks before colons, there are at most as many names as `":`, which strings may
     # contain, too.
     if data.count(_NAME_END) == distinct and not any(map(data.__contains__, _NAME_ENDS_LATER)):
         return
-    if _count_names(data) != distinct:
+    number = _count_names(data)
+    if number == distinct:
+        return
+    document = decode(data, _ANYTHING)
+    if len(list(_names(document))) != number:
         raise MalformedFrame("a name occurs twice in an object")
+    document.pop(any_names, None)
+    folded = set(map(_folded, known))
+    for name in _names(document):
+        if name not in known and (not _PLAIN_NAME.fullmatch(name) or _folded(name) in folded):
+            raise MalformedFrame(f"name {name!r}")
+
+
+def _folded(name: str) -> str:
+    return name.lower().removeprefix("is")
+
+
+def _names(document: Any) -> Iterator[str]:
+    """Yield the names in all objects of a decoded document."""
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield from value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
 
 
 def _count_names(document: bytes) -> int:

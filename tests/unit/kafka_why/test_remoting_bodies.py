@@ -62,7 +62,9 @@ def test_heartbeats_of_other_languages_are_decoded() -> None:
     assert (consumer.message_model, consumer.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
     assert consumer.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     assert consumer.subscription_data_set[0].sub_version == 1_700_000_000_000
-    go = _heartbeat({"messageModel": "Clustering"}, {"codeSet": ["97", "-98"], "tagsSet": None})
+    go = _heartbeat(
+        {"messageModel": "Clustering"}, {"codeSet": ["97", "-98"], "tagsSet": None, "later": [{"a": 1}]}
+    )
     (consumer,) = go.consumer_data_set
     assert consumer.message_model is MessageModel.CLUSTERING
     assert consumer.subscription_data_set[0].code_set == (97, -98)
@@ -81,7 +83,9 @@ def test_heartbeats_of_other_languages_are_decoded() -> None:
         ({"messageModel": None}, {}),
         ({"consumeFromWhere": "CONSUME_FROM_T\u0131MESTAMP"}, {}),
         ({"subscriptionDataSet": None}, {}),
-        ({"unknown": 1}, {}),
+        ({"group_name": "x"}, {}),
+        ({"isUnitMode": True, "later": 1}, {}),
+        ({"later": {"@type": "x"}}, {}),
         ({}, {"topic": "x" * 256}),
         ({}, {"subVersion": "+5"}),
         ({}, {"subVersion": "9223372036854775808"}),

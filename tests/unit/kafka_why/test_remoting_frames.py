@@ -72,8 +72,8 @@ def test_code_of_32_bits_is_cut_as_by_rocketmq() -> None:
     assert _read(encode_frame(header))[0] == structs.replace(header, code=3_442)
 
 
-def test_numbers_and_booleans_among_ext_fields_are_texts() -> None:
-    header = _json('{"code":1,"opaque":2,"extFields":{"a":12,"b":true,"c":null,"d":"","e":-3}}')
+def test_numbers_and_booleans_among_ext_fields_are_texts_and_unknown_names_are_ignored() -> None:
+    header = _json('{"later":1,"code":1,"opaque":2,"extFields":{"a":12,"b":true,"c":null,"d":"","e":-3}}')
     assert header.ext_fields == {"a": "12", "b": "true", "d": "", "e": "-3"}
 
 
