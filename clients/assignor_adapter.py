@@ -57,7 +57,9 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         return self.assignor.name
 
     def supported_protocols(self) -> list[RebalanceProtocol]:
-        """Cooperative for `cooperative-sticky`, which kafka-python does not mix with eager assignors."""
+        """Return COOPERATIVE for `cooperative-sticky`, which kafka-python does not mix with eager assignors,
+        and EAGER for others.
+        """
         if self.assignor.name == CooperativeStickyAssignor.name:
             return [RebalanceProtocol.COOPERATIVE]
         return [RebalanceProtocol.EAGER]
@@ -105,8 +107,9 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
 
 
 class CoordinatorAdapter(AssignorAdapter):
-    """Leaves the assignment to the coordinator, which has the same assignor of `assignors.kafka`. Only for
-    groups of this project's coordinator. The gateway adds the topics' partition counts to the requests.
+    """An adapter that leaves the assignment to the coordinator, which has the same assignor of
+    `assignors.kafka`. It is only for groups of this project's coordinator. The gateway adds the topics'
+    partition counts to the requests.
     """
 
     @property
@@ -122,7 +125,7 @@ class CoordinatorAdapter(AssignorAdapter):
 
 
 class LagAwareAdapter(AssignorAdapter):
-    """`lag-aware` with fresh weights in each rebalance that this consumer leads.
+    """An adapter of `lag-aware` with new weights in each rebalance that this consumer leads.
 
     `weigh` returns the lags, or other weights of 0 or more, of the given partitions. It runs during the
     rebalance, so it must not use that consumer, and the group waits for it.

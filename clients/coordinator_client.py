@@ -165,13 +165,13 @@ class Header(TypedDict):
 
 
 class CoordinatorClient(Closeable):
-    """Sends requests and returns futures of their responses. Safe for threads.
+    """A sender of requests, which returns futures of their responses. Safe for threads.
 
     A future resolves to the response, with any `error_code`, or raises one of the errors of
     `clients.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
     `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
 
-    `reply_partition` may be shared with other clients, None chooses one by chance. The constructor returns
+    `reply_partition` may be shared with other clients; None chooses a random one. The constructor returns
     when the reader is at the end of that partition, so no response is missed. `listener` gets every message
     to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's KafkaError if
     no broker answers.
@@ -246,14 +246,14 @@ class CoordinatorClient(Closeable):
         """Send a request with a correlation id of this client."""
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()  # a sent request cannot be cancelled
-        asked = FutureRequest(
+        pending = FutureRequest(
             request,
             time.monotonic(),
             self._timeout_ms if timeout_ms is None else timeout_ms,
             resolve_futures,
             future=future,
         )
-        self.send_all([asked])
+        self.send_all([pending])
         return future
 
     def send_all(self, requests: Sequence[PendingRequest]) -> None:

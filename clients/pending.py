@@ -44,7 +44,7 @@ class RequestTimedOut(ClientError):
 
 
 class RequestNotSent(ClientError):
-    """The write of the request failed. Only the cause may tell if it is in the log."""
+    """The write of the request failed. It may still be in the log, which only the cause may show."""
 
 
 class RequestTooLarge(RequestNotSent):
@@ -65,10 +65,10 @@ class ClientClosed(ClientError):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request in flight. `asked_at_s` is in seconds of the clock of `PendingRequests.expire`. `receive`
-    gets the outcomes of all its requests that are settled at the same time, in the settling thread, so it
-    must be short. `record_id` is the id of a request without an answer and correlation id. Its outcome is
-    None when it is in the log.
+    """A request in flight. `asked_at_s` is the time of its start, in seconds of the clock of
+    `PendingRequests.expire`. `receive` gets the outcomes of all its requests that are settled at the same
+    time. It runs in the settling thread, so it must be short. `record_id` is the id of a request that gets no
+    answer and has no correlation id. The outcome of such a request is None when it is in the log.
     """
 
     request: AnyRequest[Any] | Unanswered

@@ -1,4 +1,4 @@
-"""Writes a client's requests to the requests topic, and packs waiting ones into one record.
+"""The writer of a client's requests to the requests topic. It packs waiting requests into one record.
 
 `write` never waits for a broker, because librdkafka has its own thread. Another thread of the writer receives
 the acknowledgements and then writes waiting requests.
@@ -30,7 +30,7 @@ from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 # writes (decision 15).
 
 
-_GROUPS_REMEMBERED = 20_000
+_CACHED_GROUPS_MAX = 20_000
 
 _Line: TypeAlias = deque[tuple[PendingRequest, bytes]]
 
@@ -53,7 +53,7 @@ def _pack_slot_of(group_id: str, partitions: int) -> PackSlot:
     return PackSlot(partition_of(group_id, partitions), slot_of(group_id))
 
 
-_cached = lru_cache(_GROUPS_REMEMBERED)(_pack_slot_of)
+_cached = lru_cache(_CACHED_GROUPS_MAX)(_pack_slot_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +76,13 @@ class Packer:
         """True if requests are packed. If not, each is a record without the first line of a pack."""
         self._waiting: dict[int, dict[PackSlot, _Line]] = {}
         """By partition: the requests of each slot. The slot that has waited longest is first."""
-        self._under_way: dict[int, int] = {}
+        self._unacknowledged: dict[int, int] = {}
         """By partition: the number of unacknowledged records."""
 
     @property
     def is_idle(self) -> bool:
         """True if nothing waits and no record is unacknowledged."""
-        return not self._waiting and not self._under_way
+        return not self._waiting and not self._unacknowledged
 
     def add(self, pack_slot: PackSlot, request: PendingRequest, message: bytes) -> None:
         """Add a request at the end of its slot's queue. `message` is the encoded request."""
@@ -94,11 +94,11 @@ class Packer:
         `written`. Requests that are no longer wanted are left out.
         """
         records: list[Written] = []
-        for partition in self._waiting.keys() - self._under_way.keys():
+        for partition in self._waiting.keys() - self._unacknowledged.keys():
             lines = self._waiting[partition]
             found = [record for pack_slot in [*lines] if (record := self._next(pack_slot, lines)) is not None]
             if found:
-                self._under_way[partition] = len(found)
+                self._unacknowledged[partition] = len(found)
                 records += found
             if not lines:
                 del self._waiting[partition]
@@ -106,9 +106,9 @@ class Packer:
 
     def written(self, pack_slot: PackSlot) -> None:
         """Record that the write of a slot's record has ended, successfully or not."""
-        left = self._under_way.pop(pack_slot.partition) - 1
+        left = self._unacknowledged.pop(pack_slot.partition) - 1
         if left:
-            self._under_way[pack_slot.partition] = left
+            self._unacknowledged[pack_slot.partition] = left
 
     def _next(self, pack_slot: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
         """Return the next record of a slot, or None if none of its requests is wanted."""
@@ -148,8 +148,8 @@ log = structlog.get_logger()
 
 
 class RequestWriter:
-    """Writes requests of up to `max_bytes`. Safe for threads. `make_producer` builds the producer, and a new
-    one after a permanent failure.
+    """A writer of requests of up to `max_bytes`. Safe for threads. `make_producer` builds the producer, and a
+    new one after a permanent failure.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class RequestWriter:
         for request in requests:
             try:
                 message = encode(request.request)
-            except Exception as error:  # noqa: BLE001 - the others are to be written all the same
+            except Exception as error:  # noqa: BLE001 - the others must still be written
                 self._pending.fail([request], error)
                 continue
             if (text := excess(message, self._max_bytes)) is not None:

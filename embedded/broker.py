@@ -27,7 +27,7 @@ from kafka_why.local_files import PRIVATE_UMASK, make_private_folder, warn_if_op
 
 START_TIMEOUT_S = 60
 STOP_GRACE_S = 30
-# For the end of a JVM that writes an archive of its classes, on a busy machine.
+# The grace period of a JVM that writes an archive of its classes at its end, on a busy machine.
 _ARCHIVE_GRACE_S = 300
 LOCK_TIMEOUT_S = 15
 _PORT_TRIES = 5
@@ -83,9 +83,9 @@ class EmbeddedBroker(Startable):
     same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
     first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
     forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names, ``java_options`` further options of its JVM, which win over those that it has here. Its JVM starts
-    sooner with the quick compiler only; if ``is_long_running``, it has Java's default compilers. If
-    ``overrides`` secure its listeners, ``client_properties`` are the settings of a client that may log in. A
+    names. ``java_options`` are options of its JVM that override its options here. The JVM uses only the quick
+    compiler, to start sooner; if ``is_long_running``, it uses Java's default compilers. If ``overrides``
+    secure its listeners, ``client_properties`` are the settings of a client that may log in. A
     new folder is formatted with ``cluster_id``, which brokers of one cluster share, or with a random one if
     it is None. If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
     ``classpath`` are the jars of another version of Kafka.
@@ -296,7 +296,7 @@ def _answers(client_config: ClientConfig) -> bool:
     except (OSError, KafkaError):
         return False
     try:
-        # Kafka 3.9 lists no brokers that are fenced, and does not say so of the others.
+        # Kafka 3.9 omits fenced brokers, and has no `is_fenced` for the others.
         return any(not broker.get("is_fenced") for broker in admin.describe_cluster()["brokers"])
     except KafkaError:
         return False

@@ -50,7 +50,7 @@ class SupervisedBroker(BackgroundThread):
         super().start()
 
     def stop(self) -> None:
-        """Shut the broker down for good. Waits for a start that is under way."""
+        """Shut the broker down for good. Waits for a start in progress."""
         super().stop()
         self._broker.stop()
 
@@ -100,12 +100,12 @@ class SupervisedBroker(BackgroundThread):
 
     def _wait(self, pause_s: float) -> bool:
         """Wait for the pause, and then for space on the disk. Return False if the service stops meanwhile."""
-        is_told = False
+        has_logged = False
         while not self._stopped.wait(pause_s):
             full = describe_full_disk([self._broker.data_dir])
             if full is None:
                 return True
-            if not is_told:
+            if not has_logged:
                 log.error("the embedded broker waits for space", reason=full)
-            is_told, pause_s = True, _SPACE_POLL_S
+            has_logged, pause_s = True, _SPACE_POLL_S
         return False

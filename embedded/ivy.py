@@ -1,4 +1,4 @@
-"""Runs Apache Ivy, which the pyspark wheel ships, to download jars from Maven repositories.
+"""The download of jars from Maven repositories by Apache Ivy, which the pyspark wheel ships.
 
 Ivy runs as a program (``java -jar``), not through Spark, because ``spark.jars.packages`` would resolve at
 each start and would put the jars on Python's own path too.
@@ -17,7 +17,7 @@ from embedded.java import QUICK_COMPILER, find_java
 
 CONNECT_TIMEOUT_MS = "20000"
 READ_TIMEOUT_MS = "60000"
-# Ivy runs for a second or two: the optimizing compiler would cost more than it saves.
+# Ivy runs for only a second or two, so the optimizing compiler would cost more than it saves.
 _JVM_OPTIONS = (QUICK_COMPILER, "-XX:+UseSerialGC")
 
 
@@ -39,7 +39,7 @@ class Artifact(NamedTuple):
 
 
 class IvyFailed(RuntimeError):
-    """Ivy could not get every jar. ``missing``: Ivy's reason by coordinate or file."""
+    """Ivy could not get every jar. ``missing`` has Ivy's reason by coordinate or file."""
 
     def __init__(self, missing: dict[str, str], output: str) -> None:
         super().__init__(f"Ivy could not get {len(missing)} of the jars")

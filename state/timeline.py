@@ -134,8 +134,8 @@ class Timeline:
     call `drain_effects` at any time. The group is copied when the journal reaches `journal_max_steps`, or
     this size of the steps' records. `outages` and `changes` of the configuration are sorted by time, and
     outages do not overlap; `config` is in force before the first change. `due_ms` is a time that is not later
-    than the group's next deadline; It is None if no deadline is armed. With a later `due_ms`, deadlines would
-    fire too late.
+    than the group's next deadline, or None if no deadline is armed. If it were later, deadlines would fire
+    too late.
     """
 
     def __init__(
@@ -246,8 +246,8 @@ class Timeline:
             self._fire(outage, outage.until_ms)
 
     def _return_to(self, at_ms: int) -> None:
-        """Return to the period of a late row, unless the group has had a later step. Passing the watermark
-        left no trace in the group.
+        """Return to the period of a late row, unless the group has had a later step. The advance to a later
+        period has then left no trace in the group.
         """
         now_ms = at_ms if self.group is None else max(at_ms, self.group.clock_ms)
         if now_ms < self._period.from_ms:
@@ -298,7 +298,7 @@ class Timeline:
         """
         self.faults.append(Fault(cause, traceback.format_exc()))
         group = self._restore()
-        assert group is None or group is not self._given, "restore gives the group that steps have changed"
+        assert group is None or group is not self._given, "restore must return a new copy of the group"
         for event, now_ms in self._journal:
             config = self._periods.configs.at(now_ms)
             group = self._step(group, self.group_id, event, now_ms, config).group

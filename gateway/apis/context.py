@@ -63,7 +63,7 @@ class FetchSessions:
 
 @dataclass(slots=True)
 class CheckedTopics:
-    """The topics of a share session, and the version of the ACLs that allowed them. `lacks`: the session
+    """The topics of a share session, and the version of the ACLs that allowed them. If `lacks`, the session
     lacks a requested topic, because these ACLs denied it.
     """
 
@@ -91,8 +91,8 @@ class ShareSession:
     So a connection has one member.
 
     A request names only new partitions. `checked` are all topics, or None until the broker accepts the latest
-    start: if it refuses one, the old session continues. `has_failed`: the broker failed at a request, perhaps
-    because a topic of the session was deleted.
+    start: if it refuses one, the old session continues. `has_failed` is True if the broker failed at a
+    request, perhaps because a topic of the session was deleted.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ class ShareSession:
 
     def clear_failure(self) -> bool:
         """Forget a broker's failure, because the member starts again. Return True if there was one."""
-        was_doubted, self.has_failed = self.has_failed, False
-        return was_doubted
+        had_failed, self.has_failed = self.has_failed, False
+        return had_failed
 
     def begin(self, topics: CheckedTopics) -> Callable[[bytes], None]:
         """Start a session with these topics. Return the receiver of the broker's response."""
@@ -131,7 +131,7 @@ class ShareSession:
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
         """Count a request of the member. Return the receiver of the response's parts."""
-        assert self.member is not None, "it is known before its requests pass"
+        assert self.member is not None, "the member is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
         return self._counted[1].watch(header, request)

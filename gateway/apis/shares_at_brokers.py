@@ -6,7 +6,7 @@ requests pass on the client's own connection to the broker.
 
 A broker of Kafka 4.4 with an authorizer fails at each ShareFetch whose session has the id of a deleted topic
 (NullPointerException in AuthHelper.filterByAuthorized), and the client retries at once: only the partition's
-own error tells it the new id. So after such a failure the client has to start a session with all its
+own error reports the new id. So after such a failure the client has to start a session with all its
 partitions, and the gateway answers for those of deleted topics.
 """
 
@@ -216,15 +216,15 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened:
     if request.group_id is None or request.member_id is None:
         return Screened(None, _INVALID)
     if not session.claim(request.group_id, request.member_id):
-        raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
+        raise ProtocolError(f"a share session of {quoted(request.member_id)} on another member's connection")
     has_failed = _begins(context, request) and session.clear_failure()
     authorizer = context.services.authorizer
     if authorizer is not None and context.services.checks_passed_on:
         age_max_s = _FRESH_AGE_MAX_S if has_failed else TOPIC_AGE_MAX_S
         screened = await _checked(context, message, request, authorizer, age_max_s)
     else:
-        gone = await _gone(context, request) if has_failed else {}
-        screened = await _without(context, message, request, gone)
+        deleted = await _deleted(context, request) if has_failed else {}
+        screened = await _without(context, message, request, deleted)
     return screened if screened.remaining is None else _counted(context, request, screened)
 
 
@@ -247,7 +247,7 @@ async def _checked(
     elif _continues(context, request) and session.checked is not None:
         session.checked.add(allowed, version, lacks=lacks)
     screened = await _without(context, message, request, errors)
-    assert screened.remaining is not None, "a request of which nothing is left passes, too"
+    assert screened.remaining is not None, "a request without any topic left passes, too"
     remaining = with_member_id(context.header, screened.remaining, session.broker_member_id)
     return replace(screened, remaining=remaining, on_start=on_start)
 
@@ -303,7 +303,8 @@ def _continues(context: RequestContext, request: Any) -> bool:
     return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
 
 
-async def _gone(context: RequestContext, request: Any) -> _Errors:
+async def _deleted(context: RequestContext, request: Any) -> _Errors:
+    """Return the error of each deleted topic in the request."""
     named = {topic.topic_id for topic in request.topics}
     found = await context.services.cluster.topics_by_id(named, _FRESH_AGE_MAX_S)
     return dict.fromkeys(named - found.keys(), GatewayError.UNKNOWN_TOPIC_ID)

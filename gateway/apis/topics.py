@@ -164,7 +164,7 @@ NAMED_AGE_MAX_S = 1.0
 ALL_AGE_MAX_S = 10.0
 
 # Half of the smallest requests topic's limit: 10,000 topics with names of 30 letters.
-FACTS_MAX_BYTES = MIB
+IMAGES_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 
 # After checking permissions for this long, let other tasks of the event loop run.
@@ -175,7 +175,7 @@ _matching = FairThread("gateway-patterns")
 
 T = TypeVar("T")
 
-_under_way: set[asyncio.Task[Any]] = set()
+_running: set[asyncio.Task[Any]] = set()
 """The running queries, because the event loop has no strong references to its tasks."""
 
 
@@ -259,7 +259,7 @@ async def _described(
 def is_too_much(*topics: Iterable[str] | None) -> bool:
     """Return True if the metadata of all these topics does not fit into one request."""
     known = (name for names in topics if names is not None for name in names)
-    return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
+    return sum(len(name) + _IMAGE_BYTES for name in known) > IMAGES_MAX_BYTES
 
 
 def _image(topic: ClusterTopic) -> TopicImage | None:
@@ -267,7 +267,7 @@ def _image(topic: ClusterTopic) -> TopicImage | None:
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 
 
-async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
+async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of a query of the brokers, or None if it does not come in time. A slower query
     continues, because others may wait for the same. While brokers hang, only the first requests wait: nobody
     waits behind a query that has used up the time.
@@ -275,9 +275,9 @@ async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> 
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s
     left_s = max(0.0, timeout_s - cluster.waited_s())
-    task = asyncio.create_task(_answered(looking))
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+    task = asyncio.create_task(_answered(query))
+    _running.add(task)
+    task.add_done_callback(_running.discard)
     done, _ = await asyncio.wait([task], timeout=left_s)
     if done:
         return task.result()
@@ -285,9 +285,9 @@ async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> 
     return None
 
 
-async def _answered(looking: Coroutine[Any, Any, T]) -> T | None:
+async def _answered(query: Coroutine[Any, Any, T]) -> T | None:
     try:
-        return await looking
+        return await query
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None

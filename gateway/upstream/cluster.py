@@ -38,10 +38,10 @@ _METADATA_VERSION = 12
 TOPIC_AGE_MAX_S = 30.0
 # The time for which the gateway caches that a topic does not exist, and after which it finds a new one.
 _MISSING_AGE_MAX_S = 1.0
-# Stale answers are removed if there are more, because clients may request any names.
+# Above this number of answers, stale ones are removed, because clients may request any names.
 _CACHED_MAX = 10_000
-# The maximum of names or ids of the caller in one Metadata request, and of other callers. All of them take
-# about 15 ms of the event loop.
+# The maximum numbers of the caller's and of other callers' names or ids in one Metadata request. All of them
+# take about 15 ms of the event loop.
 _LOOKED_UP_AT_ONCE = 500
 _SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
@@ -146,7 +146,7 @@ class Cluster:
         self._by_name = _Lookup[str](lambda name: {"name": name, "topic_id": None})
         self._by_id = _Lookup[UUID](lambda topic_id: {"name": None, "topic_id": topic_id})
         self._all: tuple[AllTopics, float] | None = None
-        self._begun = 0  # the number of the last request
+        self._last_number = 0  # the number of the last request
         self._began_s: float | None = None
         self._lost: tuple[int, UpstreamLost] | None = None  # the number of the request that failed last
 
@@ -160,9 +160,9 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
-        arrived = self._begun
+        arrived = self._last_number
         async with self._turn:
-            with self._under_way(arrived):
+            with self._running(arrived):
                 await self._metadata([])
 
     def update_brokers(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
@@ -177,9 +177,9 @@ class Cluster:
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
-        arrived = self._begun
+        arrived = self._last_number
         async with self._turn:
-            with self._under_way(arrived):
+            with self._running(arrived):
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
@@ -213,13 +213,13 @@ class Cluster:
         """Return all topics of the cluster, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         if self._all is not None and _now_s() - self._all[1] <= age_max_s:
             return self._all[0]
-        arrived = self._begun
+        arrived = self._last_number
         async with self._turn:
             if self._all is None or _now_s() - self._all[1] > age_max_s:
-                with self._under_way(arrived):
-                    asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
+                with self._running(arrived):
+                    requested_s, at_ms = _now_s(), time.time_ns() // 1_000_000
                     found = await self._metadata(None)
-                self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
+                self._all = AllTopics({topic.name: topic for topic in found}, at_ms), requested_s
             return self._all[0]
 
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic] | None:
@@ -268,7 +268,7 @@ class Cluster:
         stale = dict.fromkeys(key for key in wanted if lookup.is_stale(key, age_max_s))
         if stale:
             lookup.awaited.update(stale)
-            arrived = self._begun
+            arrived = self._last_number
             async with self._turn:
                 # Another caller may have requested them meanwhile.
                 own = [
@@ -289,26 +289,26 @@ class Cluster:
         keys = dict.fromkeys([*own, *islice(lookup.awaited, _SHARED_AT_ONCE)])
         for key in keys:
             lookup.awaited.pop(key, None)
-        with self._under_way(arrived):
+        with self._running(arrived):
             await self._metadata([lookup.request(key) for key in keys])
         for key in keys:
-            if not lookup.is_since(key, self._begun - 1):
-                lookup[key] = _Answer(None, _now_s(), self._begun)
+            if not lookup.is_since(key, self._last_number - 1):
+                lookup[key] = _Answer(None, _now_s(), self._last_number)
 
     @contextmanager
-    def _under_way(self, arrived: int) -> Iterator[None]:
-        """Mark a request as running. When its caller began to wait, the last request had the number
-        `arrived`. Raises UpstreamLost if a later one has failed, because this one would fail, too, while
-        others wait.
+    def _running(self, arrived: int) -> Iterator[None]:
+        """Mark a request as running. `arrived` is the number of the last request when the caller began to
+        wait. Raises UpstreamLost if a later one has failed, because this one would fail, too, while others
+        wait.
         """
         if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
-        self._begun += 1
+        self._last_number += 1
         self._began_s = _now_s()
         try:
             yield
         except UpstreamLost as error:
-            self._lost = self._begun, error
+            self._lost = self._last_number, error
             raise
         finally:
             self._began_s = None
@@ -325,10 +325,10 @@ class Cluster:
                 existing = ClusterTopic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal)
                 found.append(existing)
             elif topic.error_code in _NO_TOPIC and topic.name:
-                self._by_name[topic.name] = _Answer(None, _now_s(), self._begun, is_absent=True)
+                self._by_name[topic.name] = _Answer(None, _now_s(), self._last_number, is_absent=True)
         if topics is not None:
             for existing in found:
-                entry = _Answer(existing, _now_s(), self._begun)
+                entry = _Answer(existing, _now_s(), self._last_number)
                 self._by_name[existing.name] = entry
                 if existing.topic_id is not None:
                     self._by_id[existing.topic_id] = entry

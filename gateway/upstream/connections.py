@@ -126,7 +126,7 @@ class Upstream:
         return self._due_at_s is not None and asyncio.get_running_loop().time() >= self._due_at_s
 
     async def authenticate(self) -> None:
-        """Authenticate if `access` has SASL. No request may be under way. Raises UpstreamLost."""
+        """Authenticate if `access` has SASL. No request may be in flight. Raises UpstreamLost."""
         if self._access.sasl is None:
             return
         try:
@@ -157,7 +157,7 @@ class Upstream:
                 # In a thread, because a token may have to be requested.
                 message = await asyncio.to_thread(exchange.auth_bytes)
             except Exception as error:
-                raise self._refused(f"no message of {mechanism} can be made: {error}") from error
+                raise self._refused(f"no message of {mechanism} could be built: {error}") from error
             answer = await self._ask(ApiKey.SaslAuthenticate, _AUTHENTICATE_VERSION, {"auth_bytes": message})
             if answer.error_code:
                 why = answer.error_message or f"error {answer.error_code}"
@@ -177,8 +177,8 @@ class Upstream:
             raise self._lost(f"its response is malformed: {error}") from error
 
     async def request(self, message: bytes) -> bytes:
-        """Return the response to a request, after an authentication if that is due. No request may be
-        under way. Raises UpstreamLost.
+        """Return the response to a request, after an authentication if that is due. No other request may be
+        in flight. Raises UpstreamLost.
 
         After any exception, including cancellation, the connection is closed, because a late response would
         be mistaken for the next.

@@ -39,7 +39,7 @@ class OwnRequests:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._numbers = count(1)
-        self._kept: dict[Address, list[Upstream]] = {}
+        self._idle: dict[Address, list[Upstream]] = {}
         self._capacity: dict[Address, CapacityLimiter] = {}
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
@@ -53,19 +53,19 @@ class OwnRequests:
 
     async def _ask(self, address: Address, api_key: int, version: int, body: codec.Fields) -> Any:
         async with self._capacity.setdefault(address, CapacityLimiter(CONNECTIONS_PER_BROKER)):
-            kept = self._kept.setdefault(address, [])
-            while kept:
+            idle = self._idle.setdefault(address, [])
+            while idle:
                 with suppress(UpstreamLost):
-                    return await self._ask_on(kept.pop(), kept, api_key, version, body)
+                    return await self._ask_on(idle.pop(), idle, api_key, version, body)
             upstream = await self._cluster.connect(address)
-            return await self._ask_on(upstream, kept, api_key, version, body)
+            return await self._ask_on(upstream, idle, api_key, version, body)
 
     def close(self) -> None:
         """Close the idle connections. The others end with their requests."""
-        for kept in self._kept.values():
-            for upstream in kept:
+        for idle in self._idle.values():
+            for upstream in idle:
                 upstream.close()
-            kept.clear()
+            idle.clear()
 
     async def _address(self, node_id: int) -> Address:
         if node_id not in self._cluster.nodes:
@@ -75,11 +75,11 @@ class OwnRequests:
         return self._cluster.nodes[node_id]
 
     async def _ask_on(
-        self, upstream: Upstream, kept: list[Upstream], api_key: int, version: int, body: codec.Fields
+        self, upstream: Upstream, idle: list[Upstream], api_key: int, version: int, body: codec.Fields
     ) -> Any:
         request = codec.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
-        kept.append(upstream)
+        idle.append(upstream)
         return codec.decode_response(api_key, version, answer)
 
 
@@ -89,13 +89,13 @@ ADD_PARTITIONS_LAST_VERSION = 3
 _TRANSACTION = 1  # FindCoordinatorRequest.CoordinatorType
 _LATEST, _NO_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
 
-_COORDINATORS_KEPT = 10_000
-_KEPT_MAX_CHARS = 250  # an id may have 32 KiB
+_CACHED_COORDINATORS_MAX = 10_000
+_CACHED_ID_MAX_CHARS = 250  # an id may have 32 KiB
 _TOPIC_AGE_MAX_S = 5.0
 _RETRY_PAUSE_S = 0.05
 
 # The transaction's coordinator is another broker, now or soon.
-_AGAIN = frozenset(
+_RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         GatewayError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -143,7 +143,7 @@ class Transactions:
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[int, int] = {}
         self._topic_id: UUID | None = None
-        self._looked_at_s = float("-inf")
+        self._refreshed_at_s = float("-inf")
 
     def partition(self, group_id: str) -> int:
         """Return the markers partition of a group."""
@@ -196,12 +196,12 @@ class Transactions:
             offset = None if leader is None else await self._end(leader, partition)
             if offset is not None and topic_id == self._topic_id:  # otherwise it may be another topic's end
                 return MarkersEnd(topic_id, offset)
-            self._looked_at_s = float("-inf")
+            self._refreshed_at_s = float("-inf")
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     def forget_topic(self) -> None:
         """Request the markers topic again, because it may have been recreated."""
-        self._looked_at_s = float("-inf")
+        self._refreshed_at_s = float("-inf")
 
     def close(self) -> None:
         """Close the connections."""
@@ -218,7 +218,7 @@ class Transactions:
             except UpstreamLost:
                 self._coordinators.pop(transactional_id, None)
             else:
-                if error_of(answer) not in _AGAIN:
+                if error_of(answer) not in _RETRIABLE:
                     return answer
                 self._coordinators.pop(transactional_id, None)
             await asyncio.sleep(_RETRY_PAUSE_S)
@@ -229,27 +229,27 @@ class Transactions:
         while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
             found = await self._own.ask(None, ApiKey.FindCoordinator, _FIND_COORDINATOR_VERSION, body)
-            if found.error_code in _AGAIN:
+            if found.error_code in _RETRIABLE:
                 await asyncio.sleep(_RETRY_PAUSE_S)
             elif found.error_code:
                 raise CoordinatorRefused(found.error_code)
             else:
                 self._cluster.update_brokers({found.node_id: Address(found.host, found.port)})
                 node_id = int(found.node_id)
-                self._keep(transactional_id, node_id)
+                self._cache_coordinator(transactional_id, node_id)
         return node_id
 
-    def _keep(self, transactional_id: str, node_id: int) -> None:
+    def _cache_coordinator(self, transactional_id: str, node_id: int) -> None:
         """Cache a transaction's coordinator, in limited memory."""
-        if len(transactional_id) > _KEPT_MAX_CHARS:
+        if len(transactional_id) > _CACHED_ID_MAX_CHARS:
             return
-        if len(self._coordinators) >= _COORDINATORS_KEPT:
+        if len(self._coordinators) >= _CACHED_COORDINATORS_MAX:
             del self._coordinators[next(iter(self._coordinators))]
         self._coordinators[transactional_id] = node_id
 
     async def _leader(self, partition: int) -> int | None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._looked_at_s > _TOPIC_AGE_MAX_S:
+        if now_s - self._refreshed_at_s > _TOPIC_AGE_MAX_S:
             wanted = [{"name": self.topic, "topic_id": None}]
             body = {"topics": wanted, "allow_auto_topic_creation": False}
             answer = await self._own.ask(None, ApiKey.Metadata, _METADATA_VERSION, body)
@@ -257,7 +257,7 @@ class Transactions:
             (topic,) = answer.topics
             self._topic_id = topic.topic_id
             self._leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}
-            self._looked_at_s = now_s
+            self._refreshed_at_s = now_s
         return self._leaders.get(partition)
 
     async def _end(self, leader: int, partition: int) -> int | None:

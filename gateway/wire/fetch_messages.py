@@ -90,17 +90,17 @@ class PartialReader:
         self._send = walk.send
         self._wanted = next(walk)
         """The number of requested bytes that the walk has not got yet, 0 after its end."""
-        self._kept = b""
+        self._buffered = b""
         """The first of the requested bytes, if they arrive in several parts."""
 
     def feed(self, part: bytes) -> int:
         """Read the next part. Return the number of its bytes that are before the end of the walk."""
-        data, at, kept_bytes = self._kept + part, 0, len(self._kept)
-        self._kept = b""
+        data, at, buffered_bytes = self._buffered + part, 0, len(self._buffered)
+        self._buffered = b""
         try:
             while self._wanted:
                 if self._wanted > len(data) - at:
-                    self._kept = data[at:]
+                    self._buffered = data[at:]
                     return len(part)
                 if self._wanted > 0:
                     at += self._wanted
@@ -114,7 +114,7 @@ class PartialReader:
                 self._wanted = self._send(b"")
         except StopIteration:
             self._wanted = 0
-        return at - kept_bytes
+        return at - buffered_bytes
 
 
 class Tail:

@@ -30,8 +30,8 @@ from state.kafka.group import EndedTransaction, Group, PendingOffsets
 
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
-# The record of a committed offset holds the names of its group and topic in its key and in its value. Name
-# and topic of a commit of 10,000 partitions may have 400 characters together.
+# The record of a committed offset has the names of its group and topic in its key and in its value. In a
+# commit of 10,000 partitions, the two names may have 400 characters together.
 NAMES_MAX_CHARS = 8 * 1024 * 1024
 
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
@@ -150,7 +150,6 @@ def is_metadata_too_long(context: StepContext, partition: CommittedPartition) ->
 
 def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:
     """Return the outcome of a marker for pending offsets at or below its position.
-
 
     `txn_version` and `producer_epoch` are those of the TxnOffsetCommit. In version 2 the end of a transaction
     raises the epoch by one, and the marker has the raised epoch. In version 1 the marker of a client's

@@ -51,11 +51,11 @@ class TransactionChange(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it, and the messages.
 
-    Without a group, `group` has its settings, or is None without any.
+    If the group does not exist, `group` has its settings, or is None if it has none.
 
     `rules` are the rows of docs/rules.md that were applied, in order, for the tests of these rows: including
-    those that decided an answer or an entry. `earliest_armed_ms` is the earliest deadline that the step
-    armed, in ms, None if it armed none. The timeline uses it instead of a search.
+    those that decided an answer or an entry. `earliest_armed_ms` is the time of the earliest deadline that
+    the step armed, or None if it armed none. The timeline uses it instead of searching the group.
     """
 
     group: KafkaGroup | ConfigsOnly | None
@@ -146,7 +146,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     @property
     def configs(self) -> dict[str, SettingValue]:
-        """The group's own settings, which exist without the group, too."""
+        """The group's own settings, which it has even if it does not exist."""
         if self._group is not None:
             return self._group.configs
         return {} if self.kept is None else self.kept.configs
@@ -164,7 +164,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def create_group(self, group_type: type[KafkaGroup], rule: RuleId, reason: str) -> None:
         """Create the group. Its incarnation is the id of the request."""
-        assert self._group is None, "the group is there already"
+        assert self._group is None, "the group exists already"
         self._group = group_type(
             group_id=self.group_id,
             incarnation=self.cause,
@@ -182,8 +182,8 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self.retention_is_stale = True
 
     def save(self) -> None:
-        """Save the group and the effects for `undo`. Only the first call in a step counts. The undone changes
-        must not include offsets.
+        """Save the group and the effects for `undo`. Only the first call in a step has an effect. The changes
+        to undo must not include offsets.
         """
         if self._saved is not None:
             return

@@ -24,8 +24,8 @@ from state.kafka.modern import RequestRefused, bump, merge_reported, refresh_fin
 
 # Patterns whose topics are filtered by what members may DESCRIBE. Rows RA1 to RA5.
 #
-# Where the sender of a heartbeat checks ACLs, it leaves topics out of what a pattern matches. The topic
-# watcher has no member's rights. So for such a pattern its results only remove topics, and their digest shows
+# If the sender of a heartbeat checks ACLs, it leaves topics out of a pattern's result. The topic watcher does
+# not have a member's rights. So for such a pattern its results only remove topics, and their digest shows
 # that the cluster's topics have changed. The group then requests another check from a member with the
 # pattern, in the answer to its heartbeat. Only a check adds topics. In Kafka a heartbeat starts the check,
 # which is filtered by its sender's rights. As here, the result then applies to all members with the pattern.
@@ -93,8 +93,8 @@ def record_check(
 ) -> None:
     """Record a member's check of a pattern, if the result was filtered or the pattern is a checked one.
 
-    `has_entry`: the history already has an entry about the result. A changed digest always needs an entry,
-    because it notifies the topic watcher.
+    `has_entry` is True if the history already has an entry about the result. A changed digest always needs an
+    entry, because it notifies the topic watcher.
     """
     before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
@@ -164,7 +164,7 @@ def _keep_checked(group: ConsumerGroup, pattern: str, checked: CheckedRegex) -> 
 
 
 class RegexChange(Enum):
-    """How a member's pattern changed. RESOLVED: the topics that it matches are known, so a new target
+    """A change of a member's pattern. UPDATED_AND_RESOLVED: the matching topics are known, so a new target
     assignment can take them into account. REFRESHED: the pattern is the same and matches other topics.
     """
 
@@ -185,9 +185,9 @@ def update_regex(
 ) -> RegexChange:
     """Prepare the group for the member's pattern `new`, "" for none, before the member has it.
 
-    `resolution` is the sender's result for the pattern, None without one. With `checks_topics` the sender
-    filters results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern is new
-    to the group and is not a regular expression.
+    `resolution` is the sender's result for the pattern, or None if it sent none. With `checks_topics` the
+    sender filters results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern
+    is new to the group and is not a regular expression.
     """
     if new == member.subscribed_topic_regex:
         context.rule("RG4a")
@@ -268,20 +268,21 @@ def _refresh(
         return RegexChange.NONE
     known = group.resolved_regexes.get(pattern)
     begins_checks = checks_topics and known is not None and pattern not in group.checked_regexes
-    is_look = begins_checks or (is_check_due(context, group, pattern) and is_check_requested(group, pattern))
+    is_check = begins_checks or (is_check_due(context, group, pattern) and is_check_requested(group, pattern))
     if resolution.error is not None:
-        if is_look:
+        if is_check:
             record_failed_check(context, group, pattern)
         return RegexChange.NONE
     is_old = known is None or (
         resolution.at_ms - known.at_ms > context.config.group_consumer_regex_refresh_interval_ms
     )
-    if not is_look and not (is_old and context.config.regex_resolve_at_once):
+    if not is_check and not (is_old and context.config.regex_resolve_at_once):
         return RegexChange.NONE
-    has_changed = take_result(context, group, context.rule("RA3" if is_look else "RG5d"), pattern, resolution)
+    row = context.rule("RA3" if is_check else "RG5d")
+    has_changed = take_result(context, group, row, pattern, resolution)
     group.metadata_stale = True
     context.retention_is_stale = True
-    return RegexChange.REFRESHED if is_look and has_changed else RegexChange.NONE
+    return RegexChange.REFRESHED if is_check and has_changed else RegexChange.NONE
 
 
 def _is_usable(resolution: RegexResolution | None) -> TypeGuard[RegexResolution]:
@@ -310,7 +311,7 @@ def store_result(
     """
     known = group.resolved_regexes.get(pattern)
     topics = sorted(resolution.topics)
-    _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))
+    _set_resolved(group, pattern, ResolvedRegex(topics, resolution.at_ms))
     if known is not None and known.topics == topics:
         return False
     matched = f"matches {listed(topics, 'topic') or 'no topic'}"
@@ -321,7 +322,7 @@ def store_result(
     return known is not None or bool(topics)
 
 
-def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
+def _set_resolved(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
     group.resolved_regexes = dict(sorted({**group.resolved_regexes, pattern: result}.items()))
 
 

@@ -263,10 +263,10 @@ def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: Share
 
 
 SHORTEST_MS = 100
-_FOR_STATE_MS = 1_000
-"""Most tasks of the share coordinator are faster."""
+_TASK_WAIT_MS = 1_000
+"""Most tasks of the share coordinator take less time."""
 _TASK_AGE_MAX_MS = 10_000
-"""After that a share coordinator may take any time. A member sends about ten such heartbeats at most."""
+"""An older task may take any time, so no member waits for it: it sends about ten early heartbeats at most."""
 _MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
@@ -281,7 +281,7 @@ def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMemb
     if group.is_rebalancing:
         wait_ms = due_in_ms(context, settings.assignment_interval_ms)
     elif _waits_for_state(context, group, member):
-        wait_ms = _FOR_STATE_MS
+        wait_ms = _TASK_WAIT_MS
     else:
         return interval_ms
     context.rule("SH28a")
@@ -309,8 +309,8 @@ def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMembe
 
 
 def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_bumped: bool) -> None:
-    """Move the member to the group's target assignment. `is_bumped`: the request raised the group epoch.
-    Partitions of topics that it no longer subscribes to are removed at once.
+    """Move the member to the group's target assignment. `is_bumped` is True if the request raised the group
+    epoch. Partitions of topics that the member no longer subscribes to are removed at once.
     """
     epoch = group.assignment_epoch
     if member.member_epoch != epoch:

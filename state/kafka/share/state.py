@@ -351,7 +351,7 @@ def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, 
 
 
 def _sentence(wanted: Mapping[str, Mapping[int, InitializationTask]]) -> str:
-    """`foo-0, foo-1 at epoch 2`, and their start offsets unless the brokers decide them."""
+    """Return `foo-0, foo-1 at epoch 2`, and their start offsets unless the brokers decide them."""
     texts: dict[tuple[int, int], list[str]] = {}
     for name, asked in wanted.items():
         for number, one in sorted(asked.items()):
@@ -392,7 +392,7 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
         if after is None or not after.task:
             ended.setdefault(topic_id, {})[number] = outcome.error_code
     if ready:
-        _take(context, group, ready, context.now_ms - asked_at_ms)
+        _mark_initialized(context, group, ready, context.now_ms - asked_at_ms)
     group.initializing = {id_: topic for id_, topic in group.initializing.items() if topic.partitions}
     for (code, then), partitions in sorted(failed.items()):
         _record_not_initialized(context, code, then, partitions)
@@ -403,7 +403,9 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
     return ended
 
 
-def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int) -> None:
+def _mark_initialized(
+    context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int
+) -> None:
     """Mark these partitions as initialized, so that they can be assigned."""
     names: PartitionsByTopic = {}
     for topic_id, numbers in ready.items():

@@ -127,7 +127,7 @@ def test_share_response_reader_does_not_buffer_records() -> None:
     response = share_response_reader(header, Record())
     for at in range(0, len(message), 1_000):
         response.feed(message[at : at + 1_000])
-        assert len(response._kept) < 20
+        assert len(response._buffered) < 20
 
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
