@@ -86,7 +86,9 @@ def _claim(subscription: Subscription) -> Claim:
 
 
 class _Scale:
-    """Balances the loads of members over some of the partitions; changes `holder`, which is by partition."""
+    """The balancing of members' loads over some of the partitions. It changes `holder`, each partition's
+    member.
+    """
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
         self._group = group

@@ -8,7 +8,7 @@ Its content:
                                       of the topics with this epoch
 
 Each owner writes its own file (`streaming.service.ownership.owner`), which starts from the previous owner's.
-A process that lost the topics while it slept may still write, but only into a file that nobody reads.
+A process that lost the topics while it was suspended may still write, but only into a file that is not read.
 """
 
 import re

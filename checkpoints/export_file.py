@@ -25,8 +25,8 @@ class ExportHeader(Struct, frozen=True, kw_only=True):
     """An exported state without its groups. Batches are renumbered: 0 is the last committed batch, 1 the
     planned one after it. `next_watermark_ms` is the watermark after the committed batch. `unread` is the
     number of requests, by partition, that no committed batch has handled, None if not counted. `batch` is the
-    last committed batch's original number. `is_backup`: the coordinator may have been running, so requests
-    after it may be answered.
+    last committed batch's original number. If `is_backup`, the coordinator may have been running, so later
+    requests may be answered.
     """
 
     version: int = FORMAT_VERSION

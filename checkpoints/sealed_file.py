@@ -32,8 +32,8 @@ class SealedFormat(Generic[H]):
 
     `version` is the format that this code reads. `end` has two fields: the number of lines, and `sha256`.
     `error` is raised with a message that names the file and the fault, and in which `a_file` means a file of
-    this kind and `no_file` any other. `can_be_compressed`: a file whose name ends with `.zst` is compressed
-    with Zstandard.
+    this kind and `no_file` any other. If `can_be_compressed`, a file whose name ends with `.zst` is
+    compressed with Zstandard.
     """
 
     header: type[H]
@@ -77,7 +77,7 @@ def write_sealed(path: Path, kind: SealedFormat[H], header: H, lines: Iterable[S
 
 
 def _write(file: IO[bytes], kind: SealedFormat[H], header: H, lines: Iterable[Struct]) -> int:
-    digest, count = sha256(), -1  # the header is no line
+    digest, count = sha256(), -1  # the header does not count as a line
     for content in chain[Struct]([header], lines):
         line = _encode(content)
         digest.update(line)

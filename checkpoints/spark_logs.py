@@ -19,7 +19,7 @@ _NO_OFFSETS = b"-"  # of a source that has none yet
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
-_MEND = "'group-coordinator state rollback' mends it (docs/recovery.md, 'A damaged checkpoint')"
+_MEND = "'group-coordinator state rollback' repairs it (docs/recovery.md, 'A damaged checkpoint')"
 
 
 class SparkLogDamaged(FolderError):
@@ -47,7 +47,6 @@ def last_batch(files: Files, log: str) -> int:
 def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
     """Return the offsets, by topic and partition, up to which (exclusive) a batch reads. Empty if it is not
     planned.
-
 
     Raises SparkLogDamaged.
     """

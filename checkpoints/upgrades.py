@@ -43,7 +43,7 @@ def check_planned(checkpoint: Checkpoint, version: str) -> None:
 
 def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> None:
     """Raise FolderError if a replica of code with other rules gave answers that no batch has planned.
-    `is_ahead`: the last replica answered requests after the last planned batch.
+    `is_ahead` is True if the last replica answered requests after the last planned batch.
     """
     if not is_ahead:
         return

@@ -21,10 +21,10 @@ log = structlog.get_logger()
 
 
 class SupervisedBroker(BackgroundThread):
-    """Keeps a broker running on its data and ports.
+    """A broker that is started again when it ends, on its data and ports.
 
-    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. There is
-    no attempt while the disk of its data folder is full, because none can succeed.
+    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. While the
+    disk of its data folder is full, there is no attempt, because none can succeed.
     """
 
     def __init__(self, broker: EmbeddedBroker, on_failure: Callable[[str], None]) -> None:

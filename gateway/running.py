@@ -1,4 +1,4 @@
-"""A gateway on a thread of its own."""
+"""A gateway on its own thread."""
 
 import asyncio
 import gc

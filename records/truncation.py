@@ -1,5 +1,5 @@
-"""Shortens records. A record larger than its topic allows would fail the sink, and so the batch, every
-time.
+"""The shortening of records. A record larger than its topic allows would fail the sink, and so the batch,
+every time.
 """
 
 from collections.abc import Callable

@@ -95,9 +95,9 @@ class _Builder:
 
 
 class _Balancer:
-    """Picks the least and the most loaded members while partitions are assigned or moved. In a round each
-    least loaded member gets one partition. The next round includes members that now have the same load. The
-    most loaded give partitions up in the same way. The caller updates `load`.
+    """The choice of the least and the most loaded members while partitions are assigned or moved. In a round,
+    each least loaded member gets one partition. The next round includes members that now have the same load.
+    The most loaded members give up partitions in the same way. The caller updates `load`.
     """
 
     def __init__(self, members: Iterable[int], load: Sequence[int]) -> None:

@@ -175,7 +175,7 @@ Placed = TypeVar("Placed", MessageQueue, str)
 
 
 class MachineRoomResolver(Protocol):
-    """Returns the machine room of a queue's broker and of a client; callers treat "" and None as errors."""
+    """The machine rooms of brokers and clients. Callers treat "" and None as errors."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str | None:
         """Return the room of the queue's broker."""

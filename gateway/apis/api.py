@@ -32,12 +32,12 @@ class Api:
     `serve_at_once` never waits. If it returns None, `serve` has to look something up. Without `serve` it
     answers every request. `decode` raises ProtocolError.
 
-    `parks` is the class of the coordinator's answer to a request that it may park. With `asks_coordinator`
-    False the request itself is answered without the coordinator. `is_metered`: it counts for clients' quotas.
-    `is_exclusive`: a connection has no concurrent request. `of_consumer_protocol`: ApiVersions omits it while
-    that protocol is switched off. `error_code` returns the error in a coordinator's answer, for the metrics.
-    `is_for_broker` returns True if a broker has to answer a request, `is_passed` if brokers answer all
-    requests of the API.
+    `parks` is the class of the coordinator's answer to a request that it may park. If `asks_coordinator` is
+    False, the request itself is answered without the coordinator. If `is_metered`, requests count for
+    clients' quotas. If `is_exclusive`, a connection has no concurrent request. If `of_consumer_protocol`,
+    ApiVersions omits the API while that protocol is switched off. `error_code` returns the error in a
+    coordinator's answer, for the metrics. `is_for_broker` returns True if a broker has to answer a request,
+    `is_passed` if brokers answer all requests of the API.
     """
 
     key: ApiKey

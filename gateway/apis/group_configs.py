@@ -72,7 +72,7 @@ def is_coordinators(coordinators: Coordinators, name: str) -> bool:
 
 
 def split_changes(coordinators: Coordinators, resource: Any, *, is_whole: bool) -> Parts:
-    """Split changes of a group's settings. `is_whole`: settings that are not named are removed."""
+    """Split changes of a group's settings. If `is_whole`, settings that are not named are removed."""
     brokers = copy.copy(resource)
     brokers.configs = [config for config in resource.configs if config.name.startswith(_SHARE_PREFIXES)]
     is_ours = coordinators is Coordinators.OURS

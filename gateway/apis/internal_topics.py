@@ -213,8 +213,8 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """Return the errors of the partitions of a refused request. `is_internal`: their own topic is the
-    reason.
+    """Return the errors of a topic's partitions in a refused request. `is_internal` is True if this topic is
+    the reason for the refusal.
     """
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]

@@ -122,7 +122,7 @@ def of_file(path: Path) -> Read:
 
 
 class CurrentAcls:
-    """Keeps the ACLs of `authorizer` current. The last ones apply while they cannot be read."""
+    """The updates of the ACLs of `authorizer`. While ACLs cannot be read, the last ones apply."""
 
     def __init__(self, authorizer: Authorizer, read: Read, interval_s: float) -> None:
         self.authorizer = authorizer

@@ -121,7 +121,7 @@ class _Pauses(BufferedProtocol):
     def __init__(self, tls: BufferedProtocol, stream: SecuredStream) -> None:
         self._tls = tls
         self._stream = stream
-        self._is_paused = self._is_told = False
+        self._is_paused = self._is_stream_paused = False
         # called for all bytes of the client
         self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
@@ -132,8 +132,8 @@ class _Pauses(BufferedProtocol):
         """Pause TLS, and the stream unless it is already paused."""
         self._is_paused = True
         self._tls.pause_writing()
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_stream_paused:
+            self._is_stream_paused = True
             self._stream.pause_writing()
 
     def resume_writing(self) -> None:
@@ -141,5 +141,5 @@ class _Pauses(BufferedProtocol):
         self._is_paused = False
         self._tls.resume_writing()
         if not self._is_paused:
-            self._is_told = False
+            self._is_stream_paused = False
             self._stream.resume_writing()

@@ -97,7 +97,7 @@ class TokenValidator:
         claimed = claims.get(self._settings.sub_claim_name)
         name = trimmed(claimed) if isinstance(claimed, str) else ""
         if not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
-            raise InvalidToken("its subject is no name")
+            raise InvalidToken("its subject is not a name")
         if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")
         return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)

@@ -1,5 +1,5 @@
-"""Reads the parts of OpenTelemetry's MetricsData (opentelemetry/proto/metrics/v1/metrics.proto) that a
-subscription needs: the text attributes of resources, and the values of gauges and sums by name.
+"""The decoder of the parts of OpenTelemetry's MetricsData (opentelemetry/proto/metrics/v1/metrics.proto) that
+a subscription needs: the text attributes of resources, and the values of gauges and sums by name.
 
 Protocol Buffers are read in one pass, to a fixed depth, and up to FIELDS_MAX fields. Unknown fields are
 skipped, as usual. Groups, which the definition does not use, known fields of another kind, and texts that are
@@ -61,7 +61,7 @@ class _Part:
 
 
 class _Reader:
-    """Reads the messages of one payload. `_left` is the number of fields that may follow."""
+    """A reader of the messages of one payload. `_left` is the number of fields that may follow."""
 
     __slots__ = ("_data", "_left")
 

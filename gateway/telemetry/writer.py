@@ -1,5 +1,5 @@
-"""Writes to the telemetry topic: the metrics of members' clients, and the gateway's counts of share groups.
-Nothing waits for a broker.
+"""The writer of the telemetry topic: the metrics of members' clients, and the gateway's counts of share
+groups. Nothing waits for a broker.
 """
 
 from collections.abc import Callable

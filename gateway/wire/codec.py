@@ -1,5 +1,5 @@
-"""Encodes and decodes messages. It uses kafka-python's messages, which are built from Kafka's own schemas,
-and the messages of `newer_messages` and `kafka_why.wire.group_descriptions`.
+"""Encoding and decoding of messages, by kafka-python's messages, which are built from Kafka's own schemas,
+and those of `newer_messages` and `kafka_why.wire.group_descriptions`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version lacks are left out, missing fields have their default.

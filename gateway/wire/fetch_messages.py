@@ -84,12 +84,12 @@ class ShareResponseHandler:
 
 
 class PartialReader:
-    """Reads a response that arrives in parts, up to the end of a walk."""
+    """A reader of a response that arrives in parts, up to the end of a walk."""
 
     def __init__(self, walk: _Walk) -> None:
         self._send = walk.send
         self._wanted = next(walk)
-        """The number of requested bytes that the walk has not got yet, 0 after its end."""
+        """The number of bytes that the walk waits for, or minus the number to skip. 0 after its end."""
         self._buffered = b""
         """The first of the requested bytes, if they arrive in several parts."""
 
@@ -118,7 +118,7 @@ class PartialReader:
 
 
 class Tail:
-    """Passes one response on in parts. It holds back the bytes after `walk`, which `hide` changes."""
+    """One response that passes in parts. The bytes after `walk` are held back, and `hide` changes them."""
 
     def __init__(self, walk: _Walk, hide: Callable[[bytes], bytes]) -> None:
         self._reader = PartialReader(walk)

@@ -26,7 +26,7 @@ _PRODUCE_FIRST_TRANSACTIONAL = 3
 
 
 class FrameBuffer:
-    """Assembles the frames of one direction of a connection from pieces of any length."""
+    """A buffer that assembles the frames of one direction of a connection from pieces of any length."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes

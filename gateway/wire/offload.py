@@ -1,6 +1,6 @@
-"""Encodes and decodes large messages off the event loop, in one thread for all connections, in which clients
-take turns. Python code does not run in two threads at once. A thread releases the interpreter after 5 ms,
-which would delay each turn of the loop. `pause` releases it earlier.
+"""Encoding and decoding of large messages off the event loop, in one thread for all connections, in which
+clients take turns. Python code does not run in two threads at once. A thread releases the interpreter after
+5 ms, which would delay each turn of the loop. `pause` releases it earlier.
 """
 
 import asyncio

@@ -111,8 +111,8 @@ class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A pattern whose topics are filtered by what the group's members may DESCRIBE. Times are the group's, in
     ms, or None. `seen` is the digest of the topics that the last check found before filtering, "" if unknown.
-    `asked_at_ms` is the time of the last answer that requested a check. `is_wanted`: the group needs another
-    check.
+    `looked_at_ms` is the time of the last check, and `asked_at_ms` that of the last answer that requested
+    one. `is_wanted` is True if the group needs another check.
     """
 
     seen: str = ""

@@ -122,7 +122,7 @@ def _note_late(context: StepContext, late_by_ms: int) -> None:
     context.record(
         context.rule("F3"),
         EntryType.APPLIED_LATE,
-        "a request stands in the log behind a deadline that fired; it is applied at the group's clock",
+        "a request follows a fired deadline in the log; it is applied at the group's clock",
         late_by_ms=late_by_ms,
     )
 

@@ -184,7 +184,7 @@ def check_given(given: Mapping[str, str]) -> None:
     """Raise SettingRefused if a setting may not be given."""
     for name in given:
         if not name.startswith("spark."):
-            raise SettingRefused(f"{name} is no setting of Spark: its name does not begin with 'spark.'")
+            raise SettingRefused(f"{name} is not a setting of Spark: its name does not begin with 'spark.'")
         if name in WITH_AN_OPTION:
             raise SettingRefused(f"{name} is given by {WITH_AN_OPTION[name]}")
         if name in FIXED:

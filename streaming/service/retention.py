@@ -65,7 +65,7 @@ def least_retentions(layout: TopicLayout) -> Mapping[str, LeastRetention]:
             downtime_ms, "`why`, the page and `notify` would miss what happened", is_required=False
         ),
         layout.dead_letters_topic: LeastRetention(
-            downtime_ms, "nobody could read any more which records were not handled", is_required=False
+            downtime_ms, "the records that were not handled would be unknown", is_required=False
         ),
         layout.telemetry_topic: LeastRetention(
             downtime_ms, "`why` would miss what members reported", is_required=False

@@ -146,7 +146,7 @@ def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
 
 def _join_phase_over(context: StepContext) -> None:
     phase = context.group_of(ClassicGroup).join_phase
-    assert phase is not None, "the join deadline stands in the join phase"
+    assert phase is not None, "a join deadline exists only in a join phase"
     if phase.initial_remaining_ms is None:
         rebalance.complete_join(context, context.group_of(ClassicGroup))
     else:
@@ -324,8 +324,8 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         group does not matter.
         """
         has_no_generation = request.generation_id < 0
-        is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
-        if is_nobody or (has_no_generation and group.is_empty):
+        names_no_member = has_no_generation and not request.member_id and request.group_instance_id is None
+        if names_no_member or (has_no_generation and group.is_empty):
             return context.rule("TO4"), ErrorCode.NONE
         error = group.validate_member(request.member_id, request.group_instance_id)
         if error is ErrorCode.NONE and request.generation_id != group.generation:

@@ -267,7 +267,7 @@ def _assign(context: StepContext, group: ClassicGroup, left_out: list[str]) -> N
     unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
     if unknown:
-        reason += f"; no JoinGroup told how many partitions there are of {', '.join(unknown)}"
+        reason += f"; no JoinGroup reported the number of partitions of {', '.join(unknown)}"
     if left_out:
         most = context.config.group_max_partitions
         reason += f"; group.max.partitions ({most}) leaves out {', '.join(left_out)}"

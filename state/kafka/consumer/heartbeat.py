@@ -447,7 +447,7 @@ def _note_return(
 ) -> None:
     """Record that a known member joined again, or changed its protocol."""
     if member.classic is not None:
-        reason = "goes on under the consumer protocol; it was on the classic protocol"
+        reason = "continues with the consumer protocol instead of the classic protocol"
     elif member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         reason = "came back with its member id; it keeps its partitions"
     elif request.member_epoch == 0:

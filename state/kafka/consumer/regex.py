@@ -104,7 +104,7 @@ def record_check(
     asked_at_ms = None if before is None else before.asked_at_ms
     _keep_checked(group, pattern, CheckedRegex(seen, context.now_ms, asked_at_ms, is_wanted=not seen))
     if not has_entry and (before is None or before.seen != seen):
-        reason = f"the pattern {pattern!r} was looked at again and matches the same topics"
+        reason = f"the pattern {pattern!r} was checked again and matches the same topics"
         context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=sorted(resolution.topics))
 
 
@@ -316,7 +316,7 @@ def store_result(
         return False
     matched = f"matches {listed(topics, 'topic') or 'no topic'}"
     if resolution.error is not None:
-        matched = f"is no regular expression and matches nothing: {resolution.error}"
+        matched = f"is not a regular expression and matches nothing: {resolution.error}"
     reason = f"the pattern {pattern!r} {matched}"
     context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=topics)
     return known is not None or bool(topics)

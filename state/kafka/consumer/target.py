@@ -29,7 +29,7 @@ from state.kafka.modern import (
     unused_topics,
 )
 
-# The settings that a group of the consumer protocol can have of its own, and the session of a member.
+# The settings that a group of the consumer protocol can have, and the session of a member.
 
 
 SETTINGS = ModernSettings("consumer", session="CF19", heartbeat="CF20", assignment="CF21")
@@ -62,9 +62,9 @@ def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
-    """Return the name of the assignor that most members ask for (rows TA9 to TA13). A tie goes to the one
-    that is configured first. A name that is not configured does not count. If no member asks for one, return
-    the first that is configured.
+    """Return the name of the assignor that most members request (rows TA9 to TA13), in a tie the one that is
+    configured first. A name that is not configured does not count. If no member requests an assignor, return
+    the first one that is configured.
     """
     votes = Counter(member.server_assignor for member in group.members.values())
     return max(config.group_consumer_assignors, key=lambda name: votes[name])
@@ -160,11 +160,11 @@ def forget_unused(context: StepContext) -> None:
 
 
 Owned = Mapping[bytes, Collection[int]]
-"""The partitions that a client says it has, by topic id."""
+"""The partitions that a client reports as its own, by topic id."""
 
 C = TypeVar("C", bound=Collection[int])
 
-# Limits of what a sentence of the history names.
+# The maximum number of members that a sentence of the history names.
 _NAMED_MEMBERS = 3
 
 

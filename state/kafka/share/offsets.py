@@ -91,7 +91,7 @@ def check_capacity(context: StepContext, topics: Collection[ParkedTopic], new: i
 # AlterShareGroupOffsets: move the start of a group without members. Rows SO9 to SO12, SK2, SK6.
 #
 # The share coordinator rewrites the state of a partition under a higher state epoch. Meanwhile the partition
-# is assigned to nobody. Source: GroupCoordinatorService.alterShareGroupOffsets,
+# is assigned to no member. Source: GroupCoordinatorService.alterShareGroupOffsets,
 # GroupMetadataManager.alterShareGroupOffsets.
 
 

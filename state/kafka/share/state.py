@@ -129,7 +129,7 @@ def tasks_overdue(context: StepContext, group: ShareGroup) -> None:
             continue
         reason = f"the share coordinator has not {what} {in_words(partitions)} within {OVERDUE_MS // 1_000} s"
         row = context.rule("SP15")
-        context.record(row, entry, f"{reason}: it goes on trying", partitions=ordered(partitions))
+        context.record(row, entry, f"{reason}: it will retry", partitions=ordered(partitions))
 
 
 def _open_tasks(group: ShareGroup) -> Iterator[_OpenTask]:
@@ -286,10 +286,10 @@ def refuse_parked(
 
 _Then = tuple[str, str]
 """The consequence of a partition's failure, as text, and its row."""
-_GOES_ON: _Then = "it goes on trying", "SI10"
-_ASKED_AGAIN: _Then = "the next heartbeat asks again", "SI14"
-_AS_BEFORE: _Then = "it is what it was", "SO12"
-_ABOVE: _Then = "it is asked again above that epoch", "SI11"
+_RETRIED: _Then = "it will retry", "SI10"
+_REQUESTED_AGAIN: _Then = "the next heartbeat requests it again", "SI14"
+_UNCHANGED: _Then = "the start offset does not change", "SO12"
+_ABOVE: _Then = "it is requested again with a higher epoch", "SI11"
 
 
 def ask_for_initialization(context: StepContext, group: ShareGroup) -> None:
@@ -450,14 +450,14 @@ def _after(
     """
     code = outcome.error_code
     if code in RETRIABLE:
-        return replace(asked, error_code=code), _GOES_ON
+        return replace(asked, error_code=code), _RETRIED
     epoch = asked.state_epoch
     if code == ErrorCode.FENCED_STATE_EPOCH and outcome.state_epoch is not None:
         epoch = max(epoch, outcome.state_epoch + 1)
     if not asked.altered:
-        return replace(asked, task="", error_code=code, state_epoch=epoch), _ASKED_AGAIN
+        return replace(asked, task="", error_code=code, state_epoch=epoch), _REQUESTED_AGAIN
     if epoch == asked.state_epoch:
-        return None, _AS_BEFORE
+        return None, _UNCHANGED
     # The request and the epoch name the task, so that outcomes in parts lead to the same one.
     task = f"{asked.task.partition('@')[0]}@{epoch}"
     return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
@@ -489,7 +489,7 @@ def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> N
 # Deletion of partitions' state at the share coordinator, for topics or for the whole group. Rows SD14 to
 # SD17, SP12, SP17, SI10.
 #
-# A group is deleted with its state: DeleteGroups waits for the outcome from the log, and nobody joins
+# A group is deleted with its state: DeleteGroups waits for the outcome from the log, and no member joins
 # meanwhile. Source: GroupCoordinatorShard.sharePartitionDeleteRequests, GroupCoordinatorService.deleteGroups.
 
 
@@ -615,7 +615,7 @@ def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
 
 def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsByTopic) -> None:
     stays = code in RETRIABLE
-    then = "it goes on trying" if stays else "who deletes it again, or joins, asks again"
+    then = "it will retry" if stays else "the next deletion, or a joining member, requests it again"
     context.record(
         context.rule("SI10" if stays else "SD15"),
         EntryType.SHARE_PARTITIONS_NOT_DELETED,
