@@ -156,7 +156,7 @@ def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> Grou
     """Return the group after these members were added and removed. Raises InputError on an unknown one."""
     for text in come:
         for member_id, member in parse_members(text, group.topics).items():
-            group = group.having(member_id, member)
+            group = group.with_member(member_id, member)
     for name in gone:
         group = group.without(_member_named(name, group))
     return group

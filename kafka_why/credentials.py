@@ -141,7 +141,7 @@ class Users:
             raise InvalidEntry("it is not NAME:PASSWORD")
         match = _ENTRY.fullmatch(secret)
         if match is None and secret.strip().upper().startswith("SCRAM-"):
-            # As a password, it would let in whoever can read the file.
+            # As a password, it would authenticate anyone who can read the file.
             raise InvalidEntry("a malformed SCRAM entry")
         known: Mapping[str, object] = self._passwords if match is None else self._scram[match[1]]
         if name in known:
@@ -154,7 +154,9 @@ class Users:
 
 
 class _Unknown:
-    """Made-up credentials of users that do not exist. They resemble those of most users."""
+    """A generator of credentials for users that do not exist. They have the form of most users'
+    credentials.
+    """
 
     def __init__(self, known: Mapping[str, ScramCredential]) -> None:
         shapes = Counter((len(one.salt), one.iterations) for one in known.values())

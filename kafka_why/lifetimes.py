@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closeable(ABC):
-    """An object that works from its construction on, and is closed at the end of a `with` block."""
+    """An object that is ready after its construction, and is closed at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None: ...

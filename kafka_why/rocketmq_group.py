@@ -10,9 +10,9 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapsh
 
 TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
 SUBSCRIPTIONS_EFFECT = (
-    "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
+    "A broker keeps only the topics and filters of the last heartbeat, so messages for other filters are "
     "skipped. Each client takes its share of a topic as if all clients subscribed to it, so nobody reads "
-    "the shares of those that do not"
+    "the shares of clients that do not"
 )
 TO_DO_SUBSCRIPTIONS = "give all clients of the group the same topics and filters, or a group of their own"
 
@@ -62,14 +62,16 @@ def subscription_text(subscription: SubscriptionData) -> str:
 
 
 def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:
-    """Return a client's subscriptions without the group's topic for retries, unless other clients lack it."""
+    """Return a client's subscriptions without the group's retry topic, unless other clients lack that
+    topic.
+    """
     common = set(own).intersection(*every)
     return [text for text in own if not (text.startswith(RETRY_GROUP_TOPIC_PREFIX) and text in common)]
 
 
 def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
-    """Return the addresses of the clients that share an id, by that id, at the broker that has most of them.
-    Connections whose address is unknown have their names.
+    """Return by client id the addresses of the clients that share it, at the broker with most of them. A
+    client whose address is unknown is represented by its connection.
     """
     found = {}
     for client_id in group.duplicate_client_ids:
@@ -80,9 +82,8 @@ def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
 
 
 def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[str]]:
-    """Return the clients by what they subscribe to, as `worker-1 (10.0.0.1:5)`, if those of a broker differ.
-
-    A client that is connected to several brokers is there once.
+    """Return the clients, as `worker-1 (10.0.0.1:5)`, by their subscriptions, if those at a broker differ. A
+    client that is connected to several brokers is listed once.
     """
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for consumer in group.consumers:

@@ -39,7 +39,7 @@ class Durations(Struct, frozen=True):
     def text(self) -> str:
         """Return the summary as text: `half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
         half, most = (
-            "beyond what is measured" if ms is None else f"within {duration_text(ms)}"
+            "beyond the measured range" if ms is None else f"within {duration_text(ms)}"
             for ms in (self.half_ms, self.most_ms)
         )
         return f"half {half}, 99 % {most}, mean {duration_text(self.mean_ms)}"
@@ -102,7 +102,7 @@ class ServiceState(Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The error when the process does not answer, or something else does. Its message says which."""
+    """The error when the process does not answer, or another server does. Its message says which."""
 
 
 class StateReader:

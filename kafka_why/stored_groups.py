@@ -1,8 +1,9 @@
-"""Reconstructs all groups of a cluster from the records of `__consumer_offsets`, which may be read backwards.
+"""Reconstructs all groups of a cluster from the records of `__consumer_offsets`, which may be read
+backwards.
 
-The newest records come first and older ones later. When an older record of a group arrives, the group is
-computed again from its first known record. From the time before the window only the last record of each key
-is kept, as in compaction; they give the group's state at the beginning of the window.
+The newest records are read first and older ones later. When an older record of a group is added, the group is
+computed again from its first known record. Of the records before the window, only the last one of each key is
+kept, as in compaction; these give the group's state at the beginning of the window.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ MAX_GROUPS = 20_000
 """The maximum number of groups that are kept: those that were read first."""
 _OFFSET_TYPES = (0, 1)
 _GROUP_AT = 4  # a key begins with its type, and the length of the group's id
-_RECORD_BYTES = 200  # what a record takes besides its bytes
+_RECORD_BYTES = 200  # the memory that a record takes besides its bytes
 
 log = structlog.get_logger()
 

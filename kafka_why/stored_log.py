@@ -1,8 +1,9 @@
-"""Reads the logs of partitions as the brokers store them: batches with their headers, which consumers hide.
+"""Reads the logs of partitions as the brokers store them: batches with their headers, which consumers
+hide.
 
-The headers show what a consumer cannot tell: whether compaction has removed records, and how a producer's
-transaction ended. The reader joins no group, so READ on the topic is the only right that it needs. Source:
-DefaultRecordBatch.java (magic 2). Kafka has written no older format by itself since 0.11.
+The headers show whether compaction has removed records, and how a producer's transaction ended. The reader
+joins no group, so it needs only READ on the topic. Source: DefaultRecordBatch.java (magic 2), the format in
+which Kafka has written `__consumer_offsets` since 0.11.
 """
 
 import time
@@ -131,7 +132,7 @@ def _plain_records(data: bytes) -> list[StoredRecord]:
         for _ in range(count):
             size, at = _varint(data, at)
             end = at + size
-            at += 1  # the attributes, of which there are none
+            at += 1  # the attributes, which are unused
             # Most numbers have one byte, and a call takes as long as the rest.
             delta_ms, at = (0, at + 1) if not data[at] else _varint(data, at)
             delta, at = (data[at] >> 1, at + 1) if data[at] < _MORE else _varint(data, at)
@@ -163,12 +164,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class LogWalk:
-    """A walk over the batches from `first` to before `end`. It yields those whose bytes may contain `wanted`,
-    all if that is empty.
+    """The state of reading the batches from `first` to before `end`, of which it yields those whose bytes may
+    contain `wanted`. An empty `wanted` selects all.
 
-    `next_offset` is the offset to fetch next. `whole_from_ms` is the time since which no passed record is
-    missing: the timestamp of the first batch after the last gap that compaction left, or of the first batch.
-    `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A finished walk continues when
+    `next_offset` is the offset to fetch next. `whole_from_ms` is the time since which no record is missing:
+    the timestamp of the first batch after the last gap that compaction left, or of the first batch.
+    `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A finished walk continues if
     `end` is raised.
     """
 
@@ -227,14 +228,14 @@ class StoredLog(Closeable):
         return len(self._retried(self._topic).leaders)
 
     def offset(self, partition: int, at: OffsetSpec | int) -> int:
-        """Return the first offset at or after a time in ms, -1 if there is none. `at` may also be one of
+        """Return the first offset at or after a time in ms, or -1 if there is none. `at` may also be one of
         ListOffsets' special values.
         """
         place = TopicPartition(self._name, partition)
         return int(self._retried(lambda: self._admin.list_partition_offsets({place: at})[place].offset))
 
     def offsets(self, at: OffsetSpec | int) -> dict[int, int]:
-        """Return what `offset` returns, for every partition, with one request to each broker."""
+        """Return the result of `offset` for every partition, with one request to each broker."""
         places = [TopicPartition(self._name, partition) for partition in range(self.partitions)]
         found = self._retried(lambda: self._admin.list_partition_offsets(dict.fromkeys(places, at)))
         return {place.partition: int(found[place].offset) for place in places}
@@ -279,7 +280,7 @@ class StoredLog(Closeable):
         )
         if found.error_code:
             raise for_code(found.error_code)(f"{self._name}-{partition}")
-        if found.high_watermark <= offset:  # a new leader that does not know yet how far the log is
+        if found.high_watermark <= offset:  # a new leader may not know the high watermark yet
             raise OffsetNotAvailableError(f"{self._name}-{partition}")
         return bytes(found.records or b"")
 

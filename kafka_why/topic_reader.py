@@ -184,10 +184,10 @@ class TopicsMissing(ClientError):
 
 
 class BrokersOwn(Enum):
-    """The source that is read if the coordinator's topics do not exist.
+    """The source that is read if the topics of this project's coordinator do not exist.
 
-    It is `__consumer_offsets` or, if that must not be read, the coordinators' own descriptions of their
-    groups.
+    It is `__consumer_offsets` or, if the principal may not read that, polls of the brokers' descriptions of
+    their groups.
     """
 
     OFFSETS_TOPIC = 1
@@ -295,16 +295,14 @@ class FollowerThread(BackgroundThread):
         """Follow the topics until stopped. May raise an error of the type `_retried`."""
 
 
-# Names of topics by their ids, which records of groups of the consumer protocol have instead.
+# Names of topics by id. Records of groups of the consumer protocol have only the ids.
 #
-# A topic's id never gets another name. So it does not matter to the outcome of a batch when its name is
-# looked up, as long as the topic exists: a batch that runs again writes the same entries, at most with more
-# names.
+# The name of an id never changes. So the result of a batch does not depend on when a name is looked up, as
+# long as the topic exists: a batch that runs again writes the same entries, at most with more names.
 
-
-# After a look, an id that no topic has is looked for again when so much time has passed.
+# The time after which an id that no topic had is looked up again.
 _AGAIN_S = 60.0
-# After a look that found nothing new the next one waits so long: a long log has ids of many deleted topics.
+# The pause after a lookup that found nothing new, because a long log has ids of many deleted topics.
 _PAUSE_S = 1.0
 _TIMEOUT_MS = 10_000
 
@@ -314,33 +312,33 @@ LookUpNames = Callable[[], dict[bytes, str]]
 
 
 class NamesById:
-    """A cache of topic names by id. `look` returns the names of all topics; it may raise KafkaError."""
+    """A cache of topic names by id. `look_up` returns the names of all topics; it may raise KafkaError."""
 
-    def __init__(self, look: LookUpNames, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look_up: LookUpNames, now_s: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[bytes, str] = {}
-        self._look = look
+        self._look_up = look_up
         self._now_s = now_s
         self._missed: dict[bytes, float] = {}
-        self._next_look_s = float("-inf")
+        self._next_lookup_s = float("-inf")
 
     def find(self, ids: Iterable[bytes]) -> None:
-        """Look up these ids, except those that are known or were missing a moment ago."""
+        """Look up these ids, except those that are known or were recently missing."""
         now_s = self._now_s()
         new = [
             topic_id
             for topic_id in ids
             if topic_id not in self.known and now_s - self._missed.get(topic_id, -_AGAIN_S) >= _AGAIN_S
         ]
-        if not new or now_s < self._next_look_s:
+        if not new or now_s < self._next_lookup_s:
             return
         try:
-            self.known.update(self._look())
+            self.known.update(self._look_up())
         except KafkaError as error:
             log.warning("names of topics cannot be read, so their ids are shown", error=str(error))
         missed = [topic_id for topic_id in new if topic_id not in self.known]
         self._missed.update(dict.fromkeys(missed, now_s))
         if len(missed) == len(new):
-            self._next_look_s = now_s + _PAUSE_S
+            self._next_lookup_s = now_s + _PAUSE_S
 
 
 @cache

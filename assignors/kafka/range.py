@@ -13,8 +13,8 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from kafka_why.sticky.api import (
     NO_RACKS,
-    are_racks_of_use,
     consumers_per_topic,
+    do_racks_matter,
     members_in_order,
     replica_racks,
 )
@@ -39,7 +39,7 @@ class _Topic:
 
     def needs_racks(self) -> bool:
         racks = {self.rack_of[member_id] for member_id in self.consumers if member_id in self.rack_of}
-        return are_racks_of_use(racks, self.partition_racks)
+        return do_racks_matter(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
         """Return True if the partition is near the member. A member without a rack is near all, as in

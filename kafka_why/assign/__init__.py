@@ -1,1 +1,1 @@
-"""Simulates a group's assignment with another assignor, or with a member more or less; no consumer runs."""
+"""Simulates a group's assignment with another assignor, or with one member more or less. No consumer runs."""

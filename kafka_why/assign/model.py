@@ -20,12 +20,12 @@ MAX_PARTITIONS = 1_000_000
 
 
 class InputError(ValueError):
-    """The input for `assign` is invalid; the message says why."""
+    """The error when the input for `assign` is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The topics a member subscribes to; its group.instance.id and its rack, None if it has none."""
+    """The topics that a member subscribes to, its group.instance.id, and its rack (None if it has none)."""
 
     topics: tuple[str, ...]
     instance_id: str | None = None
@@ -34,11 +34,11 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Topics with their numbers of partitions, and the members.
+    """The topics of a group with their numbers of partitions, and its members.
 
-    `current` is the current assignment, None if it is unknown; it may name members that have left. `weights`
-    are 0 or more; a partition without an entry has weight 0. `racks` lists the racks of a topic's partitions
-    by number, the leader's rack first; missing racks are unknown. Raises InputError for inconsistent input.
+    `current` is the current assignment, or None if unknown; it may name members that have left. `weights` are
+    0 or more; a partition without an entry has weight 0. `racks` lists the racks of a topic's partitions by
+    number, the leader's rack first; missing racks are unknown. Raises InputError for inconsistent input.
     """
 
     topics: Mapping[str, int]
@@ -96,7 +96,7 @@ class GroupSpec:
         """
         return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
 
-    def having(self, member_id: MemberId, member: Member) -> "GroupSpec":
+    def with_member(self, member_id: MemberId, member: Member) -> "GroupSpec":
         """Return the group with one more member, without partitions. Raises InputError if the id is taken."""
         if member_id in self.members:
             raise InputError(f"{member_id} is already a member")

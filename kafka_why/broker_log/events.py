@@ -17,15 +17,15 @@ from kafka_why.contract.kafka.history import EntryType
 NOT_STORED, OVER_SIZE = "LOG1", "LOG2"
 """Rows of docs/why.md, for reasons in logs that docs/rules.md does not have."""
 _NONE = ("", "None", "null", "not provided")
-# A member joins in two steps (KIP-394). The reason that it sends in the second is not the application's.
+# A member joins in two steps (KIP-394). In the second it sends this reason, which is not the application's.
 _STEP_OF_JOINING = "need to re-join with the given member-id"
 
 
 class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message about a group. `place` is the file and the line. `generation` is the one that was formed, or
-    that ended with a PreparingRebalance; the epoch of groups with epochs. `members` is the number of members.
-    `reason` has the broker's own words, and `client_reason` the client's. `causes` are what a
-    PreparingRebalance names as its reason: events without a time.
+    """A message about a group. `place` is the file and the line. `generation` is the generation that was
+    formed, or that ended with a PreparingRebalance, or the group epoch. `members` is the number of members.
+    `reason` has the broker's own words, and `client_reason` the client's. `causes` are the events that a
+    PreparingRebalance names as its reason; they have no time.
     """
 
     type: EntryType

@@ -49,8 +49,8 @@ _DETAILS = (
 
 
 class LoggedHistory(NamedTuple):
-    """A group's entries. `unnamed` is the number of current members that no line names, None if no line has
-    the number of members.
+    """A group's entries. `unnamed` is the number of current members that no line names, or None if no line
+    has the number of members.
     """
 
     entries: list[HistoryEntry]
@@ -58,10 +58,10 @@ class LoggedHistory(NamedTuple):
 
 
 def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
-    """Return the entries that follow from the events of one group, which are in the order of time.
+    """Derive entries from the events of one group, which are in the order of time.
 
-    Where lines are missing, because they were lost or the broker writes them at DEBUG only, the entries skip
-    a sequence number.
+    Where lines are missing, because they were lost or the broker logs them only at DEBUG, the entries skip a
+    sequence number.
     """
     history = _History()
     for event in events:
@@ -71,9 +71,9 @@ def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
 
 class _History:
     """The state of one group while its lines are read. `_round` is the index of the first entry of the last
-    rebalance, and `_tail` the index after the last entry that sets the group's state. `_target` is the epoch
-    of the last target assignment, None if the current epoch has none. `_news` is the event of topics that
-    changed since the last epoch. `_is_open`: a rebalance is under way.
+    rebalance, and `_tail` is the index after the last entry that sets the group's state. `_target` is the
+    epoch of the last target assignment, or None if the current epoch has none. `_news` is the last event
+    about changed topics since the last epoch. `_is_open`: a rebalance is under way.
     """
 
     def __init__(self) -> None:
@@ -173,13 +173,16 @@ class _History:
                     return
         elif self._is_known(event):
             return
-        if event.group_type != CLASSIC or self._type not in BY_EPOCHS:  # a classic member of such a group
+        # A group with epochs may have members on the classic protocol.
+        if event.group_type != CLASSIC or self._type not in BY_EPOCHS:
             self._type = event.group_type or self._type
         self._follow(event)
         self._entries.append(self._entry(event))
 
     def _is_known(self, event: LogEvent) -> bool:
-        """Return True if a member of a group with epochs joins again, or subscribes for the first time."""
+        """Return True if the event adds nothing: a member of a group with epochs that joins again, or the
+        first subscription of a new member.
+        """
         if event.type is EntryType.MEMBER_REJOINED:
             joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
             return event.member_id in joined
@@ -206,7 +209,7 @@ class _History:
             self.unnamed = None if generation else 0
         self._type, self._generation = CLASSIC, generation
         lead = [self._pop(it) or self._new(it, event) for it in event.causes]
-        if "LeaveGroup" in event.reason:  # by instance ids only, which the reason lacks
+        if "LeaveGroup" in event.reason:  # the reason omits members that left by instance id only
             while len(self._entries) > self._tail and self._entries[-1].rule == _LEFT:
                 lead.insert(0, self._entries.pop())
         self._round = len(self._entries)
@@ -232,7 +235,9 @@ class _History:
         return self._entry(replace(cause, **at))
 
     def _form(self, event: LogEvent) -> None:
-        """Form a generation. The coordinator in Scala does not log that members join with their id."""
+        """Form a generation. Members with assigned ids have joined if the number of members shows it, because
+        the coordinator in Scala does not log that.
+        """
         self._generation = event.generation or self._generation
         number, pending = event.members, self._pending
         if number is not None and number == len(self._members) + len(pending) + (self.unnamed or 0):
@@ -247,7 +252,9 @@ class _History:
         self._enter(event, GroupState.COMPLETING_REBALANCE.value, members=self._all_members())
 
     def _bump(self, event: LogEvent) -> None:
-        """Begin the next group epoch. Its causes are the entries since the group's last state."""
+        """Begin the next group epoch. The entries since the last one that set the group's state are its
+        causes.
+        """
         if self._tail == self._first:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
@@ -285,7 +292,7 @@ class _History:
                 group_id=last.group_id,
                 at_ms=last.at_ms,
                 place=last.cause,
-                reason="the group has another epoch",
+                reason="the group has a new epoch",
                 generation=generation,
             )
         )
@@ -307,8 +314,8 @@ class _History:
         self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:
-        """Record that a member has its assignment. When the last member has it, the rebalance ends, provided
-        that the lines name all members.
+        """Apply a member's new assignment. The rebalance ends when all members have reached their targets,
+        provided that the lines name all members.
         """
         is_stable = event.member_state in (None, "STABLE") and event.generation == self._target
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")

@@ -1,8 +1,8 @@
 """Parses a line of a broker's log, in any layout: its time, its broker and its message.
 
-Every line of a group coordinator has a prefix of Kafka's own, `[GroupCoordinator 1]: ` or the like. It
-divides a line of any layout: the time is before the prefix, and the message after it. At most the logger and
-the thread follow the message. In a JSON line the message is a field of its own.
+In any layout, the message of a group coordinator begins with a prefix of Kafka's, such as `[GroupCoordinator
+1]: `. The time is before the prefix. Only the logger and the thread may follow the message. In a JSON line
+the message is a field.
 """
 
 import re

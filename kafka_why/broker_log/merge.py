@@ -22,7 +22,7 @@ _REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED
 _JOINS = (_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _SAME = dict.fromkeys(_JOINS, _JOINS)
 _FROM_RECORDS = ("client_id", "client_host", "group_instance_id")
-# A greater difference means that the time zone is wrong, or a broker's clock.
+# A greater difference means that the time zone or a broker's clock is wrong.
 _CLOCKS_DIFFER_MS = 60_000
 
 
@@ -36,8 +36,8 @@ class Merged(NamedTuple):
 @dataclass(slots=True)
 class _Round:
     """A rebalance of a classic group: the entries with its causes, its opening, the entries after that, and
-    its end. `forming` is the entry that formed a generation, None if none was formed. `is_assigned`: the
-    assignment was made, so a record of it must follow.
+    the entry that formed its generation, or None if there is none. `is_assigned`: the generation has its
+    assignment, so there must be a record of it.
     """
 
     opening: HistoryEntry
@@ -90,7 +90,7 @@ class _Merge:
             elif part.type is EntryType.GROUP_EPOCH_BUMPED:
                 self._append([self._bump(part)], part, part)
             else:
-                self._append([self._told(part)], part, part)
+                self._append([self._with_broker_reason(part)], part, part)
         self._append(self._under_way(recorded[-1]), None, None)
         self._note_missing(recorded)
         return Merged(self._entries, list(self._notes()))
@@ -114,8 +114,8 @@ class _Merge:
             self._entries.append(replace(entry, seq=number, at_ms=at_ms))
         self._last = last
 
-    def _told(self, entry: HistoryEntry) -> HistoryEntry:
-        """Return an entry of a group with epochs. If a member was removed, the reason is the broker's."""
+    def _with_broker_reason(self, entry: HistoryEntry) -> HistoryEntry:
+        """Return the entry. If it removes a member of a group with epochs, it gets the broker's reason."""
         if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
             return entry
         self._of += 1
@@ -193,9 +193,11 @@ class _Merge:
         last = {it.member_id: it.type for it in entries if it.type in (_ADDED, _REMOVED) and it.member_id}
         for member_id, type_ in last.items():
             if type_ is _REMOVED and member_id in members:
-                self._contradictions.append(f"{generation}: the log removes {member_id}, the record has it")
+                text = f"{generation}: {member_id} was removed in the log, but is in the record"
+                self._contradictions.append(text)
             elif type_ is _ADDED and member_id not in members:
-                self._contradictions.append(f"{generation}: the log adds {member_id}, the record lacks it")
+                text = f"{generation}: {member_id} was added in the log, but is not in the record"
+                self._contradictions.append(text)
         if forming.type is not said.type:
             self._contradictions.append(f"{generation}: {said.type} in the log, {forming.type} in the record")
         elif said.members is not None and len(said.members) != len(members):
@@ -228,7 +230,7 @@ class _Merge:
         ]
         if missing:
             self._contradictions.append(
-                f"the log has generation {listed(missing, 'generation')}, of which no record is left"
+                f"the log has generation {listed(missing, 'generation')}, but no record of it is left"
             )
 
     def _note_clock(self, differ_ms: int) -> None:
@@ -250,8 +252,8 @@ class _Merge:
 def _with_commits(
     part: _Round, known: Mapping[str | None, HistoryEntry], shift_ms: int
 ) -> Iterator[HistoryEntry]:
-    """Yield the log's entries up to the generation. The reason of a removal includes the member's last
-    commit, from the records. The reason of the opening repeats that of its causes.
+    """Yield the log's entries before the generation. The reason of a removal, and of an opening that it
+    causes, gets the time of the member's last commit, from the records.
     """
 
     for entry in part.before:

@@ -19,7 +19,7 @@ from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.notify.messages import KINDS, Filter
-from kafka_why.notify.notifier import Notifier, Sending
+from kafka_why.notify.notifier import Delivery, Notifier
 from kafka_why.notify.receiver import (
     NOT_PRIVATE,
     Receiver,
@@ -59,8 +59,8 @@ class NotifyOptions:
     page_url: str | None
     metrics_url: str | None
 
-    def sending(self) -> Sending:
-        """Return the settings by which messages are sent. Raises UsageError, or BadParameter for invalid
+    def delivery(self) -> Delivery:
+        """Return the settings for sending messages. Raises UsageError, or BadParameter for invalid
         content of a file.
         """
         url = _url_of(self.url, self.url_file)
@@ -69,7 +69,7 @@ class NotifyOptions:
         if _read_at_start(token, "--token-file") is not None and not is_private(at_start):
             raise click.BadParameter(NOT_PRIVATE, param_hint="--token-file")
         post = Receiver(url, token, _context(self.ca_file)).post
-        return Sending(post, SHAPES[self.shape], self.max_per_minute)
+        return Delivery(post, SHAPES[self.shape], self.max_per_minute)
 
     def wanted(self) -> Filter:
         """Return the filter that selects the messages to send."""
@@ -154,7 +154,7 @@ def notify(options: NotifyOptions) -> None:
     exit_on_signals()
     stop = StopEvent()
     client_config = options.client_config
-    sending = options.sending()
+    delivery = options.delivery()
     try:
         source = find_source(client_config, options.prefix)
         with (
@@ -164,7 +164,7 @@ def notify(options: NotifyOptions) -> None:
                 client_config,
                 source,
                 options.data_dir,
-                sending,
+                delivery,
                 options.wanted(),
                 options.link,
                 options.metrics_url,

@@ -1,7 +1,7 @@
 """Claims, the records of the owner topic. A claim makes a coordinator the owner of the other topics.
 
-Of all claims the one of the highest epoch is in force, and among claims of the same epoch the one that was
-appended first. docs/decisions/0012-owner-of-the-topics.md has the reasons.
+The claim with the highest epoch is in force; of several with that epoch, the one that was appended first.
+docs/decisions/0012-owner-of-the-topics.md has the reasons.
 """
 
 from datetime import UTC, datetime  # noqa: TID251 - writes a time as text, and reads no clock
@@ -65,7 +65,7 @@ class Claims:
         return True
 
     def in_force(self) -> Claim | None:
-        """Return the claim in force, None if there is none."""
+        """Return the claim in force, or None if there is none."""
         claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
         return claims[0][1] if claims else None
 

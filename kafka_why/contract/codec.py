@@ -38,8 +38,8 @@ MESSAGE_MAX_CHARS = 16_384
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
     """Return a clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
-    readable already. `owner_epoch` is the epoch of the appending coordinator's claim
-    (`streaming.service.ownership.owner`), None if it made none.
+    already readable. `owner_epoch` is the epoch of the appending coordinator's claim
+    (`streaming.service.ownership.owner`), or None if it made none.
     """
     if owner_epoch is None:
         return b'{"type":"Clock","time_ms":%d}' % time_ms
@@ -84,9 +84,9 @@ class Reason(StrEnum):
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record that was refused, or whose handling failed. `key` and `value` are cut at
-    DEAD_LETTER_MAX_BYTES. `request` is the record's id, "" if a deadline failed, which the message then
-    names. `at_ms` is the record's append time, 0 if the record is no longer available because it was answered
-    in a later call.
+    DEAD_LETTER_MAX_BYTES. `request` is the record's id, or "" if a deadline failed, which the message then
+    names. `at_ms` is the record's append time, or 0 if the record is no longer available because it was
+    answered in a later call.
     """
 
     version: int  # no default, so it is always written
@@ -104,9 +104,8 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     """A record of the offsets topic: the committed offset of one partition, and the request that set it.
 
     `expire_at_ms` is set if the committer chose its own retention time, else None. `incarnation` is the
-    group's.
-    `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata that
-    brought the topic id, "" if the group was imported from other topics.
+    group's. `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata
+    that had the topic id, or "" if the group was imported from other topics.
     """
 
     group_id: str

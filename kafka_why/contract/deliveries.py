@@ -13,10 +13,10 @@ from kafka_why.contract.messages import RECORD_VERSION
 REJECTED = "rejected"
 """A member rejected the record, so it is archived, or goes to the dead-letter queue."""
 GONE = "gone"
-"""Inferred: its last delivery ended without an acknowledgement, or it was released."""
+"""Inferred: the last delivery of the record ended without an acknowledgement, or was released."""
 ACCEPTED = "accepted"
 OPEN = "open"
-"""It will be delivered again, as far as the gateway knows."""
+"""The record will probably be delivered again."""
 
 
 class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -86,8 +86,8 @@ class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
     milliseconds before the record's timestamp, which the broker set.
 
     `others` has the sums of the partitions and members that did not fit into `rows`. `lock_ms` is the latest
-    AcquisitionLockTimeoutMs, 0 if none is known. `is_limit_known`: `delivery_limit` is the brokers'
-    `share.delivery.count.limit`, else Kafka's default.
+    AcquisitionLockTimeoutMs, or 0 if none is known. If `is_limit_known` is True, `delivery_limit` is the
+    brokers' `share.delivery.count.limit`, otherwise Kafka's default.
     """
 
     version: int  # no default, so that it is always written

@@ -1,7 +1,7 @@
 """Early answers, which a replica of the coordinator appends to the responses topic before the query answers.
-The query's answer to the same request follows with the same bytes. A reader takes the first of both, and
-drops early answers of a replica that has been replaced (`EarlyAnswers`). Only the headers tell the records
-apart, so the values stay the same.
+The query's answer to the same request follows with the same bytes. A reader takes the first of the two, and
+drops early answers of a replica that has been replaced (`EarlyAnswers`). Only the headers distinguish the
+records, so that the values stay the same.
 """
 
 from collections.abc import Hashable, Sequence
@@ -55,8 +55,8 @@ class AsOf(NamedTuple):
 
 
 Commits = dict[int, list[int]]
-"""The offsets that requests have committed, by the position of the answer in its record. They are in the
-order of those of the answer's partitions that have no error.
+"""The committed offsets of each answer, by the answer's position in its record. They are in the order of the
+answer's partitions, without those that have an error.
 """
 
 

@@ -46,5 +46,5 @@ _NAMES = {error.value: error.name for error in ErrorCode}
 
 
 def name_of(code: int) -> str | None:
-    """Return Kafka's name of an error code, None for one that is not in use here."""
+    """Return Kafka's name of an error code, or None for a code that this project does not use."""
     return _NAMES.get(code)

@@ -1,4 +1,4 @@
-"""Reading the groups and events topics: new entries, repeated entries, and gaps.
+"""Reads records of the groups and events topics: new entries, repeated entries, and gaps.
 
 The topics' writer is at-least-once, so a record may be repeated. Records with equal (group_id, incarnation,
 seq) are the same entry. A history that skips a number has a gap: an entry is lost, or retention deleted it
@@ -136,11 +136,13 @@ def decode_configs(value: bytes) -> GroupConfigs | None:
 
 
 class HistoryReader:
-    """A filter that separates new entries from repeated ones, and finds gaps. `from_start`: the topic is read
-    from its first record, so an incarnation whose first entry is not number 1 also has a gap. Otherwise an
-    incarnation's history begins with the first entry seen of it. `remembers` is the number of incarnations
-    that the reader remembers, the latest ones, so that an endless reader does not grow with every new group.
-    With None it remembers all. An entry of a forgotten incarnation begins its history anew.
+    """A filter that separates new entries from repeated ones, and finds gaps.
+
+    `from_start`: the topic is read from its first record, so an incarnation whose first entry is not number 1
+    also has a gap. Otherwise an incarnation's history begins with the first of its entries that is read.
+    `remembers` limits the number of incarnations that the reader remembers, the latest ones, so that an
+    endless reader does not grow with every new group; None means no limit. An entry of a forgotten
+    incarnation begins a new history.
     """
 
     def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:

@@ -71,9 +71,9 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
-    request. `principal` is the client's as Kafka writes it, `User:NAME`; None if the sender names none.
-    Anyone with WRITE on the requests topic can name any principal. With `waits_for_views` only the query
-    answers, in the batch that also writes the views, offsets and history that the answer reflects.
+    request. `principal` is the client's as Kafka writes it, `User:NAME`, or None if the sender names none.
+    Anyone with WRITE on the requests topic can name any principal. `waits_for_views`: no replica answers,
+    only the query, in the batch that also writes the views, offsets and history that the answer reflects.
     """
 
     group_id: ShortStr

@@ -1,4 +1,4 @@
-"""The state of a coordinator's process, as it reports it: its phase, its replica, its open work."""
+"""The state that a coordinator's process reports: its phase, its replica, its open work."""
 
 from dataclasses import dataclass
 from enum import StrEnum

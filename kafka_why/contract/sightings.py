@@ -1,8 +1,8 @@
 """Records of the sightings topic: classic groups that a poll of their brokers found rebalancing.
 
 The key is `<partition>/<group id>`, with the group's partition of `__consumer_offsets`. The value is JSON. It
-has durations before the writing of the record instead of times. `decode_sighting` subtracts them from the
-time at which the broker appended the record, so the writer's clock does not matter.
+has no times, only how long before the record was written something happened. `decode_sighting` subtracts that
+from the time at which the broker appended the record, so the writer's clock does not matter.
 """
 
 import msgspec
@@ -24,9 +24,9 @@ class RebalanceSeen(Struct, frozen=True):
     """A classic group that was rebalancing, in `state`, when its broker was polled at `seen_ms`.
 
     It was first seen rebalancing at `first_ms`; `within_ms` earlier it was not rebalancing yet. `run` is the
-    id of this unbroken series of polls that found it rebalancing. All records that the group's partition of
-    `__consumer_offsets` had at `read_ms` were handled before this record was written; None if that time is
-    not known. `is_over`: it is no longer rebalancing. `members` is None if there are too many.
+    id of the unbroken series of polls that found it rebalancing. All records that the group's partition of
+    `__consumer_offsets` had at `read_ms` were handled before this record was written; `read_ms` is None if
+    that is not known. `is_over`: the group is no longer rebalancing. `members` is None if there are too many.
     """
 
     run: str
@@ -66,7 +66,7 @@ def sighting_key(group_id: str, partition: int) -> bytes:
 
 
 def decode_sighting(key: bytes, value: bytes, at_ms: int) -> tuple[str, RebalanceSeen]:
-    """Decode a record that was appended at this time: the group, and what was seen.
+    """Decode a record that was appended at `at_ms`. Return the group and the sighting.
 
     Raises msgspec.DecodeError and ValueError.
     """

@@ -1,4 +1,4 @@
-"""Kafka's errors in words."""
+"""Explains Kafka's errors to users."""
 
 from kafka_why.contract.errors import ErrorCode
 
@@ -19,7 +19,7 @@ _TEXTS = {
 
 
 def error_name(code: ErrorCode) -> str | None:
-    """Return Kafka's name of an error, None for NONE."""
+    """Return Kafka's name of an error, or None for NONE."""
     return None if code is ErrorCode.NONE else code.name
 
 

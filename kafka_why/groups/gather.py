@@ -1,4 +1,4 @@
-"""Descriptions of groups, combined from the coordinator's and the broker's answers."""
+"""Combines descriptions of groups from the coordinator's and the brokers' answers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
@@ -53,7 +53,7 @@ class LogOffsets:
             for topic in self.topics().intersection(topics)
         }
 
-    def there(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+    def filter_existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that exist."""
         existing = self.existing({partition.topic for partition in partitions})
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
@@ -118,10 +118,10 @@ def _ours(partition: kafka.TopicPartition) -> TopicPartition:
 
 
 KnownTypes = Mapping[str, str | None]
-"""The type of each group as its history names it, by group id, None if it is not known."""
+"""The type of each group as its history names it, by group id, or None if unknown."""
 
 Answers = dict[str, GroupSnapshot | ErrorCode]
-"""Groups by id, or why they cannot be described."""
+"""By group id: the group, or the error for which it cannot be described."""
 
 
 class GroupDescriber(Protocol):
@@ -227,7 +227,7 @@ def describe_partitions(
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
         mentioned |= mentioned_partitions(group, described.offsets[group_id])
-    bounds = log.bounds(log.there(mentioned))
+    bounds = log.bounds(log.filter_existing(mentioned))
     lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
     return {
         group_id: partition_rows(group, described.offsets[group_id], bounds, lags_ms)

@@ -55,7 +55,7 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
     """A RocketMQ group. Model, type and start are None while it has no consumers.
 
     `duplicate_places` are the addresses of clients that share an id. `different_subscriptions` are the
-    clients by what they subscribe to, if that differs. `truncated` is the view's field of this name.
+    clients by their subscriptions, if these differ. `truncated` is the view's field of this name.
     """
 
     group: str

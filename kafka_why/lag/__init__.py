@@ -1,1 +1,1 @@
-"""The lag of groups and the troubles that follow from it: the definitions, and the data that these need."""
+"""The lag of groups: its definitions, those of harmful lags, and the data that they need."""

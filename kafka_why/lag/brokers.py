@@ -1,6 +1,6 @@
 """Polls the brokers for lags: the bounds of logs, and records by their timestamps.
 
-Only ListOffsets and Metadata, for which DESCRIBE on a topic is enough: no record is read.
+It sends only ListOffsets and Metadata, which need only DESCRIBE on a topic. No record is read.
 """
 
 import time
@@ -78,10 +78,10 @@ class LagPoller:
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if it is time, and take one step of the search for times of records. Between two steps the
-        caller can read on. Raises KafkaError if the bounds of the logs are unavailable. Brokers before Kafka
-        3.0 do not return times of records. That is logged, and lags in time are then known only for records
-        that came after the first poll.
+        """Poll if INTERVAL_S has passed, and take one step of the search for times of records. The search has
+        several steps so that the caller can read topics in between. Raises KafkaError if the bounds of the
+        logs are unavailable. Brokers before Kafka 3.0 do not return times of records. That is logged, and
+        lags in time are then known only for records that arrived after the first poll.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())

@@ -1,6 +1,6 @@
-"""The definitions of lag and of its troubles, for the page, the metrics, the alerts and `groups`.
+"""The definitions of lag and of harmful lags, for the page, the metrics, the alerts and `groups`.
 
-Pure: no clock and no IO. docs/lag.md has the same in words.
+Pure: no clock and no IO. docs/lag.md explains them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,9 @@ _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The holders of the partitions of a group. `settled_ms` is the time at which the group entered its
-    state, None if it is rebalancing or its view does not have the assignment. `holders` are member ids.
-    `topics` are those that the members are known to subscribe to, None if there are no members.
+    """The holders of the partitions of a group. `settled_ms` is when the group entered its state, or None if
+    it is rebalancing or its view does not have the assignment. `holders` are member ids. `topics` are those
+    that the members are known to subscribe to, or None if there are no members.
     """
 
     settled_ms: int | None = None
@@ -39,8 +39,8 @@ class Ownership:
     topics: frozenset[str] | None = None
 
     def wants(self, topic: str) -> bool:
-        """Return True if the group should consume a topic. A group without members wants every topic of which
-        it has an offset.
+        """Return True if the group should consume a topic: a member subscribes to it, or there are no
+        members.
         """
         return self.topics is None or topic in self.topics
 
@@ -86,11 +86,11 @@ BEHIND_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a committed offset. `offset` is the committed offset, `committed_ms` the time of its last
-    commit, and `stands_since_ms` the time since which commits have not changed the offset, as far as known.
-    `records` is the lag in records, None if the log's end is not known. `ms` is the lag in time, None if it
-    is not known. `grew_ms` is the time of the first known record after the offset last changed and the group
-    settled, None if there is none. `rises`: the lag rises over the window.
+    """The lag of a committed offset. `offset` was last committed at `committed_ms`, and is known to be
+    unchanged since `stands_since_ms`. `records` is the lag in records, or None if the log's end is unknown.
+    `ms` is the lag in time, or None if unknown. `grew_ms` is when the first record is known to have arrived
+    after the offset last changed and the group settled, or None if there is none. `rises`: the lag rises over
+    the window.
     """
 
     offset: int
@@ -108,36 +108,37 @@ def next_offset(committed: int, bounds: LogBounds) -> int:
 
 
 def lag_records(committed: int, bounds: LogBounds) -> int:
-    """Return the number of offsets from the committed one to the end of the log, of those that the log still
-    has.
+    """Return the number of offsets from the committed one to the end of the log, without those that were
+    deleted.
 
-    Never below 0: a committed offset may be beyond the end of a topic that was deleted and created again.
+    It is never below 0, although the committed offset may be beyond the end of a topic that was deleted and
+    created again.
     """
     return max(bounds.latest - next_offset(committed, bounds), 0)
 
 
 def lag_ms(next_record_ms: int, newest_ms: int) -> int:
-    """Return the time of the newest record less the time of the record at the committed offset. Never below
+    """Return the time of the newest record less the time of the record at the committed offset, at least
     0.
 
-    Both times are of the same kind: when the records were seen to come, or their timestamps.
+    Both times are of the same kind: when the records' arrivals were seen, or the records' timestamps.
     """
     return max(newest_ms - next_record_ms, 0)
 
 
 def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
-    """Return True if the lag rises over the window, by the least and the greatest lag of each of its steps.
+    """Return True if the lag rises over the window, by the minimum and maximum lag of each step.
 
-    Each lag at the end of the window is above each lag at its beginning, so the ups and downs between two
-    commits are no rise.
+    All lags at the end of the window must be above all lags at its beginning, so that fluctuations between
+    two commits are not a rise.
     """
     return len(lows) >= STEPS and min(lows[-COMPARED_STEPS:]) > max(highs[:COMPARED_STEPS])
 
 
 def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
-    """Return True if the committed offset does not change although records come and a member with a session
-    holds the partition. One of these records must have waited for STUCK_MS. A partition whose end does not
-    grow is not stuck: nobody knows whether its consumer is paused or has nothing to do.
+    """Return True if the committed offset does not change although records arrive and a member with a session
+    holds the partition. One of these records must have waited for STUCK_MS. A partition without new records
+    is not stuck, because its consumer may have nothing to do.
     """
     return bool(owner and lag.records) and lag.grew_ms is not None and now_ms - lag.grew_ms > STUCK_MS
 
@@ -149,10 +150,11 @@ def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
 
 
 def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
-    """Return True if records wait at a partition that no member holds, although the group wants its topic.
+    """Return True if records wait at a partition that no member holds, although the group should consume
+    it.
 
-    This must have lasted for STUCK_MS, with the group settled and without a commit: a consumer that commits
-    without joining counts as the owner. A group without members wants each topic of which it has an offset.
+    This must have lasted for STUCK_MS, with the group settled and without a commit, because a consumer that
+    commits without joining counts as the owner.
     """
     if not lag.records or ownership.settled_ms is None or (topic, partition) in ownership.holders:
         return False
@@ -161,7 +163,7 @@ def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Owner
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """The partitions of one group that are in trouble."""
+    """The partitions of one group with harmful lags."""
 
     stuck: dict[Partition, PartitionLag] = field(default_factory=dict)
     falling_behind: dict[Partition, PartitionLag] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class Troubles:
 
 
 def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
-    """Return the troubles of a group. A stuck partition is not listed as falling behind, too."""
+    """Return the partitions with harmful lags, each under one kind only."""
     found = Troubles()
     for where, lag in lags.items():
         if is_stuck(lag, ownership.holders.get(where), now_ms):

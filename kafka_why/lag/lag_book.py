@@ -10,7 +10,7 @@ from kafka_why.lag.brokers import INTERVAL_S
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms, lag_records, next_offset
 from kafka_why.lag.log_history import LogHistory, TimedRecord, Trend
 
-SHARP_MS = int(INTERVAL_S * 1500)
+EXACT_MS = int(INTERVAL_S * 1500)
 """The time of a record is exact enough if the two polls around its arrival are at most this far apart."""
 MAX_LOOK_UPS = 20
 """The maximum number of partitions whose record times one poll of the brokers requests."""
@@ -19,8 +19,8 @@ MAX_LOOK_UPS = 20
 @dataclass(slots=True)
 class _Commit:
     """A committed offset. `came_ms` is the time of the record at offset `came_offset`, from polls of the
-    brokers or from a timestamp. `asked_at` is the number of the poll that requested it. `is_rough`: the
-    newest record was older than all polls then, so its arrival was not seen.
+    brokers or from a timestamp. `asked_at` is the number of the poll that requested it. `is_rough`: `came_ms`
+    is computed relative to the newest record, whose own arrival was before the first poll.
     """
 
     offset: int
@@ -35,8 +35,8 @@ class _Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request for a record's time, with the state at the request. `committed` is the committed offset,
-    `offset` that of the record.
+    """A request for a record's time, with the state at that time. `committed` is the committed offset, and
+    `offset` is the record's.
     """
 
     commit: _Commit
@@ -114,11 +114,11 @@ class LagBook:
                     self._remember(where, commit, next_offset(commit.offset, log))
 
     def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
-        """Keep the exact time of a record before the samples that show it are thinned out."""
+        """Store the exact time of a record, because the samples that show it are thinned out later."""
         if commit.came_offset == offset and not commit.is_rough:
             return
         came = self._logs.came(where, offset)
-        if came is not None and _is_sharp(*came):
+        if came is not None and _is_exact(*came):
             commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1].ms, False
 
     def topics(self) -> set[str]:
@@ -138,12 +138,12 @@ class LagBook:
 
     def wanted_times(self) -> dict[Partition, int]:
         """Return up to MAX_LOOK_UPS offsets whose record times the polls do not show exactly enough, the
-        least recently requested first. `learn_times` takes the answer.
+        least recently requested first. Pass the result to `learn_times`.
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
             for where, commit in commits.items():
-                offset = self._vague(where, commit)
+                offset = self._next_inexact(where, commit)
                 if offset is not None and (where not in found or commit.asked_at < found[where][0].asked_at):
                     found[where] = (commit, offset)
         oldest = sorted(found, key=lambda where: found[where][0].asked_at)[:MAX_LOOK_UPS]
@@ -154,7 +154,7 @@ class LagBook:
         newest_ms, log = self._logs.newest_ms(where), self._logs.bounds(where)
         assert newest_ms is not None and log is not None, "it is behind an end"
         return _Asked(
-            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_sharp(where, log)
+            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_exact(where, log)
         )
 
     def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
@@ -165,7 +165,7 @@ class LagBook:
             asked = self._asked.pop(where)
             commit = asked.commit
             commit.asked_at = self._polls
-            is_older = asked.offset < commit.came_offset  # than what the polls have told meanwhile
+            is_older = asked.offset < commit.came_offset  # the polls have shown a later record meanwhile
             if where in lags_ms and commit.offset >= asked.committed and not is_older:
                 commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
                 commit.came_ms = asked.newest_ms - lags_ms[where]
@@ -198,37 +198,37 @@ class LagBook:
         if came is None or newest_ms is None:
             return None
         before, last = came
-        if _is_sharp(before, last):
+        if _is_exact(before, last):
             return lag_ms(last.ms, newest_ms)
         known = TimedRecord(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
-        if before is None:  # it came before the first poll, and nobody knows how long before
+        if before is None:  # it arrived at an unknown time before the first poll
             return None if known is None else lag_ms(known.ms, newest_ms)
         if known is not None and known.offset > before.offset:
             before = TimedRecord(known.offset, min(max(known.ms, before.ms), last.ms))
         return lag_ms(_time_between(before, last, offset), newest_ms)
 
-    def _vague(self, where: Partition, commit: _Commit) -> int | None:
-        """Return the next offset if the time of its record is not known well enough, else None."""
+    def _next_inexact(self, where: Partition, commit: _Commit) -> int | None:
+        """Return the next offset if the time of its record is not known exactly enough, else None."""
         log = self._logs.bounds(where)
         if log is None or not lag_records(commit.offset, log):
             return None
         offset = next_offset(commit.offset, log)
-        if commit.came_offset == offset and not (commit.is_rough and self._is_newest_sharp(where, log)):
+        if commit.came_offset == offset and not (commit.is_rough and self._is_newest_exact(where, log)):
             return None
         came = self._logs.came(where, offset)
-        return None if came is None or _is_sharp(*came) else offset
+        return None if came is None or _is_exact(*came) else offset
 
-    def _is_newest_sharp(self, where: Partition, log: LogBounds) -> bool:
+    def _is_newest_exact(self, where: Partition, log: LogBounds) -> bool:
         came = self._logs.came(where, log.latest - 1)
-        return came is not None and _is_sharp(*came)
+        return came is not None and _is_exact(*came)
 
 
 def _time_between(before: TimedRecord, last: TimedRecord, offset: int) -> int:
-    """Return the time of a record between two others, as if the records between these came evenly."""
+    """Return the estimated time of a record between two others, as if the records arrived evenly."""
     if offset == before.offset:
         return before.ms
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)
 
 
-def _is_sharp(before: TimedRecord | None, last: TimedRecord) -> bool:
-    return before is not None and last.ms - before.ms <= SHARP_MS
+def _is_exact(before: TimedRecord | None, last: TimedRecord) -> bool:
+    return before is not None and last.ms - before.ms <= EXACT_MS

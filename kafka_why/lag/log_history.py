@@ -9,9 +9,9 @@ from kafka_why.lag.definitions import STEPS, WINDOW_MS, LogBounds, Partition, ri
 
 MAX_SAMPLES = 64
 COARSENESS = 3
-"""Samples of an age stand up to this part of it apart."""
+"""Samples are thinned out until their distance is up to their age divided by this."""
 FORGET_MS = 300_000
-"""A partition whose end is unknown for this time is forgotten. A change of leader takes seconds."""
+"""A partition whose end has been unknown for this time is forgotten. A change of leader takes seconds."""
 
 
 class TimedRecord(NamedTuple):
@@ -43,14 +43,14 @@ class LogHistory:
             samples.add(log.latest, at_ms)
 
     def bounds(self, partition: Partition) -> LogBounds | None:
-        """Return the last known bounds, None if there are none."""
+        """Return the last known bounds, or None if there are none."""
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
     def came(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
-        """Return two sightings: the record at `offset` came after the first, and at or before the second.
-        Return None if the record has not been seen. The first is None if the record was there at the first
-        sample.
+        """Return two samples between which the record at `offset` arrived: after the first, and at or before
+        the second. Return None if the record has not been seen. The first sample is None if the record was
+        already there at the first one.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -60,12 +60,12 @@ class LogHistory:
         return before, TimedRecord(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
-        """Return when the newest record was first seen, None if nothing is known."""
+        """Return when the newest record was first seen, or None if the partition is unknown."""
         samples = self._samples.get(partition)
         return None if samples is None else samples.first_ms[-1]
 
     def grew_ms(self, partition: Partition, since_ms: int) -> int | None:
-        """Return when a record that came after a time was first seen, None if none is known."""
+        """Return when a record that arrived after a time was first seen, or None if none is known."""
         samples = self._samples.get(partition)
         if samples is None:
             return None

@@ -1,7 +1,7 @@
-"""The lag in time by the timestamps of records, found by ListOffsets alone.
+"""Finds the lag in time by the timestamps of records, with ListOffsets only.
 
-ListOffsets returns the first record whose timestamp is at least a given one. The search is for the greatest
-time at which this record is not behind the committed offset. Timestamps may be in any order: the time of an
+ListOffsets returns the first record whose timestamp is at least a given time. The search finds the greatest
+time for which that record is not after the committed offset. Timestamps may be in any order: the time of an
 offset is the greatest timestamp up to it.
 """
 
@@ -11,10 +11,10 @@ from typing import TypeAlias
 from kafka_why.lag.definitions import Partition, lag_ms
 
 Found: TypeAlias = tuple[int, int] | None
-"""The offset and the timestamp in ms of a record, None if there is no such record."""
+"""The offset and the timestamp in ms of a record, or None if there is no such record."""
 Ask: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, Found]]
-"""A function that returns the first record of each partition with at least this timestamp in ms; for NEWEST,
-the record with the greatest.
+"""A function that returns each partition's first record with at least the given timestamp in ms or, for
+NEWEST, the record with the greatest timestamp.
 """
 
 NEWEST = -3
@@ -47,7 +47,9 @@ class TimestampSearch:
         self._rounds = 0
 
     def step(self, ask: Ask) -> bool:
-        """Ask once, for all partitions. Return whether the search is over. Raises what `ask` does."""
+        """Call `ask` once, for all partitions. Return True if the search is over. Raises what `ask`
+        raises.
+        """
         if self._newest is None:
             self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
             return False
@@ -76,8 +78,8 @@ class TimestampSearch:
 
 
 class _Search:
-    """The search for the time of one committed offset, which is at or after `_low` and before `_high`; each
-    is an offset and a time.
+    """The search for the time of one committed offset, which is at or after `_low` and before `_high`. Both
+    are an offset and a time.
     """
 
     def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
@@ -85,7 +87,7 @@ class _Search:
         self._newest_ms = newest[1]
         self._low, self._high = first, newest
         self._probed_ms = 0
-        if newest[0] <= offset:  # each record behind it is older
+        if newest[0] <= offset:  # all records at and after the committed offset have lower timestamps
             self._low = newest
 
     @property

@@ -1,4 +1,4 @@
-"""Spark's report of a batch."""
+"""Spark's report on the progress of a batch."""
 
 from collections.abc import Iterable
 from datetime import datetime

@@ -28,15 +28,15 @@ from kafka_why.contract.kafka.history import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
 from kafka_why.metrics.series import DurationCounts, SeriesSelection, add_others, filled
 
-# The metrics that only share groups have: how far their partitions are at the share coordinator. All of them
-# are the coordinator's own: Kafka has none. Rows SM1, SM4.
+# The metrics that only share groups have: the state of their partitions at the share coordinator. Kafka has
+# no such metrics. Rows SM1, SM4.
 
 
 OWN_SHARES = "group_coordinator_share_group"
 _INITIALIZE, _DELETE = "initialize", "delete"
 _SHARE_STATES = ("initializing", "initialized", "deleting")
 _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
-"""The rows of new epochs that Kafka counts: those of heartbeats, and not those of members that go."""
+"""The rows of new epochs that Kafka counts: those of heartbeats, not those of members that leave."""
 
 
 @dataclass(slots=True)

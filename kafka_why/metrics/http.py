@@ -1,9 +1,9 @@
 """The HTTP port of a process: its metrics for Prometheus, and its liveness and readiness.
 
-`/healthz` reports if the process is alive, `/readyz` if it does its work. Both answer 200 or 503 with a JSON
-object that has each check, the reason of a failure, and notes about checks that pass. `?exclude=NAME` omits a
-check, as in Kubernetes' API server. `/status` is the service's state, if it has one. All other paths are the
-metrics.
+`/healthz` reports if the process is alive, `/readyz` if it is ready. Both answer 200 or 503 with a JSON
+object that has each check, the reason of each failure, and notes about checks that pass. `?exclude=NAME`
+omits a check, as in Kubernetes' API server. `/status` returns the service's state, if it has one. All other
+paths return the metrics.
 """
 
 import gzip
@@ -27,17 +27,17 @@ MAX_CONNECTIONS = 100
 
 
 class CheckNote(NamedTuple):
-    """The note of a check that passes, but with a remark."""
+    """A remark about a check that passes."""
 
     text: str
 
 
 CheckResults = Mapping[str, str | CheckNote | None]
-"""The reason why a check fails, by the check's name. None or a note: it does not fail."""
+"""By the name of a check: the reason why it fails, or a note or None if it passes."""
 HealthCheck = Callable[[Collection[str]], CheckResults]
-"""Makes the checks, except those of the given names."""
+"""A function that runs the checks, except those with the given names."""
 Endpoint = Callable[[Request], Response]
-"""Called in a separate thread, so that a long scrape delays no check."""
+"""A function that is called in a separate thread, so that a long scrape delays no check."""
 
 
 class HttpPort(Closeable):
@@ -94,7 +94,7 @@ def _checked(check: HealthCheck) -> Endpoint:
     def answer(request: Request) -> Response:
         try:
             found = check(request.query_params.getlist("exclude"))
-        except Exception as error:  # noqa: BLE001 - a check that fails in any way is a reason
+        except Exception as error:  # noqa: BLE001 - any error of a check is a failure of it
             found = {"check": repr(error)}
         failures = {name: reason for name, reason in found.items() if isinstance(reason, str)}
         body = {

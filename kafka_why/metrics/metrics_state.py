@@ -56,8 +56,8 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """The fields of a response that are counted. RocketMQ's has `code`, a message pushed to its client
-    neither code.
+    """The fields of a response that are counted. A response of RocketMQ has `code`. A message pushed to its
+    clients has neither code.
     """
 
     type: str
@@ -126,9 +126,9 @@ class MetricsState:
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}
         self.bounds = bounds or SeriesBounds()
         self._selected = SeriesGroups(self.bounds)
-        self._ownerships: dict[str, Ownership] = {}  # made of the view when it is needed
+        self._ownerships: dict[str, Ownership] = {}  # a cache: computed from the view when needed
         self._lags = LagBook()
-        self._looked_ms = 0
+        self._polled_ms = 0
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
@@ -175,7 +175,7 @@ class MetricsState:
         """
         with self._lock:
             self._lags.add_bounds(bounds, at_ms)
-            self._looked_ms = at_ms
+            self._polled_ms = at_ms
             behind = [
                 log.latest - self._read_to[partition]
                 for partition, log in bounds.items()
@@ -250,12 +250,12 @@ class MetricsState:
             self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
-        """Return the lags of one group and which are harmful, as of the last poll of the brokers."""
+        """Return the lags of one group, and which of them are harmful, as of the last poll of the brokers."""
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)
             view = self._groups.get(group_id)
-            found = troubles(lags, owned, self._looked_ms)
+            found = troubles(lags, owned, self._polled_ms)
         return GroupLags(lags, owned, found, view.members if view is not None else ())
 
     def _ownership(self, group_id: str) -> Ownership:

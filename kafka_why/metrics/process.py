@@ -39,9 +39,8 @@ class ServiceReadings:
 
 
 class ProcessCollector(Collector):
-    """The collector of cheap metrics. Its families are described by name.
-
-    So a scrape that selects some of them (`?name[]=`) does not compute the metrics of groups.
+    """The collector of cheap metrics. It describes its families by name, so that a scrape that selects some
+    of them (`?name[]=`) does not compute the metrics of groups.
     """
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:

@@ -14,12 +14,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 DEFAULT_GROUPS = 1_000
 ROWS_PER_GROUP = 20
-"""Partitions, and as many members, that have series, for each group that may have some."""
+"""The number of partitions with series for each group in the limit, and the number of members."""
 LABEL_MAX_CHARS = 256
-"""Of an id in a label. Kafka's own names, those of topics, are shorter."""
+"""The maximum length of a client's name in a label. Names of topics are shorter."""
 
 _OTHERS = ""
-"""The label value of what has no series of its own. Prometheus takes it for a label that is absent."""
+"""The label value of the series for all groups without their own. Prometheus treats it as an absent label."""
 
 T = TypeVar("T")
 F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
@@ -58,8 +58,8 @@ class SeriesSelection:
 
 @dataclass(slots=True)
 class SeriesGroups:
-    """The chooser of groups that have series: those that match the pattern, then the others in order of
-    arrival.
+    """The candidates for series of their own: first the groups that match the pattern, then the others in
+    order of arrival.
 
     So a group keeps its series until it ends, or until a matching group needs its slot. A free slot goes to
     the next group.
@@ -123,7 +123,7 @@ def without_series(name: str, meaning: str, number: int) -> Metric:
 
 
 def filled(family: F, series: Iterable[tuple[Sequence[str], float]]) -> F:
-    """Return the family after adding these series, each with its label values and its number."""
+    """Add these series, each with its label values and its number. Return the family."""
     for labels, number in series:
         family.add_metric(labels, number)
     return family
@@ -135,10 +135,10 @@ def add_others(
     *labels: str,
     of_all: Callable[[list[float]], float] = sum,
 ) -> GaugeMetricFamily:
-    """Return the family after adding one series for all groups without their own.
+    """Add one series that stands for all groups without a series of their own. Return the family.
 
-    Its value is the sum of their values, or what `of_all` computes from them. `labels` follow the group's
-    label. Unknown values are omitted.
+    `values` are the values of these groups. The series has their sum, or the result of `of_all`. `labels`
+    follow the group's label. Unknown values are omitted.
     """
     known = [value for value in values if value is not None]
     return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())

@@ -1,1 +1,1 @@
-"""Tells webhooks which groups rebalanced, and what is wrong with groups and with the coordinator."""
+"""Notifies webhooks of rebalances, and of problems of groups and of the coordinator."""

@@ -1,4 +1,4 @@
-"""Carries messages from the outbox to the receiver, within a rate limit and with pauses after failures."""
+"""Sends messages from the outbox to the receiver, within a rate limit and with pauses after failures."""
 
 import time
 from collections import deque
@@ -29,13 +29,13 @@ log = structlog.get_logger()
 
 
 class RateLimit:
-    """A limit of `per_minute` requests in any minute. Times are seconds of a clock that does not go back."""
+    """A limit of `per_minute` requests in any minute. Times are seconds of a monotonic clock."""
 
     def __init__(self, per_minute: int) -> None:
         self._sent_s: deque[float] = deque(maxlen=per_minute)
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds until the next request may be sent, 0 if it may be now."""
+        """Return the seconds until the next request may be sent, or 0 if it may be sent now."""
         if len(self._sent_s) < (self._sent_s.maxlen or 1):
             return 0.0
         return max(self._sent_s[0] + MINUTE_S - now_s, 0.0)
@@ -67,7 +67,7 @@ class BackOff:
 
 class Courier:
     """The sender of the outbox's messages. `turn` sends at most one request. For one thread. `post` sends a
-    body. `now_s` is a clock that does not go back, `now_ms` the time of day.
+    body. `now_s` is a monotonic clock, and `now_ms` is the time of day.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Courier:
         self._now_s = now_s
         self._now_ms = now_ms
         self._failing = OutageWarning("sending to the receiver", now_s)
-        self._keeping = OutageWarning("keeping the position", now_s)
+        self._keeping = OutageWarning("saving the position", now_s)
         self._at_once = shape.max_messages
         self._pause_until_s = self._kept_at_s = float("-inf")
         self._is_kept = True
 
     def turn(self) -> float | None:
-        """Send at most one request. Return the seconds until the next turn, None if there is nothing
-        to send.
+        """Send at most one request. Return the seconds until the next turn, or None if there is nothing to
+        send.
         """
         now_s = self._now_s()
         messages = self._outbox.head(self._at_once)
@@ -118,7 +118,7 @@ class Courier:
         self._back_off.worked()
         self._failing.worked()
         if answer.verdict is Verdict.REFUSED and len(messages) > 1:
-            self._at_once = len(messages) // 2  # one of them is refused: the others must not be
+            self._at_once = len(messages) // 2  # find the refused message without losing the others
         else:
             self._delivered(messages, answer)
         return 0
@@ -137,7 +137,7 @@ class Courier:
             if answer.verdict is Verdict.REFUSED:
                 log.error("the receiver refuses a message, which is dropped", why=answer.reason, **about)
             else:
-                log.info("told", **about)
+                log.info("message delivered", **about)
         self._at_once = self._shape.max_messages
         self._kept.deliver(messages, self._outbox.take(len(messages)))
         self._save()

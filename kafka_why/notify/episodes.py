@@ -1,4 +1,4 @@
-"""Turns each trouble into two messages: one when it has begun, one when it has ended."""
+"""Turns each trouble into two messages: one when it begins, one when it ends."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Trouble(NamedTuple):
-    """Something that is wrong now. `group` is None for an alarm. `since_ms` is None if that is not known."""
+    """A current problem. `group` is None for an alarm. `since_ms` is None if unknown."""
 
     kind: str
     subject: str
@@ -26,21 +26,21 @@ class Trouble(NamedTuple):
 
 @dataclass(slots=True)
 class _Episode:
-    """A trouble from its beginning to its end. `is_seen`: this process has found it. `told_ms` is the time of
-    its last message, None before the first.
+    """A trouble from its beginning to its end. `is_seen`: this process has found it. `sent_ms` is the time of
+    its last message, or None before the first.
     """
 
     trouble: Trouble
     began_ms: int
     is_seen: bool
-    told_ms: int | None
+    sent_ms: int | None
 
 
 class Episodes:
-    """The open troubles, followed from poll to poll. For one thread. `open_before` are the troubles that the
-    previous process had sent and that had not ended. Before `settled_ms` they end only if found again,
-    because some troubles are detected late after a start. `is_wanted` decides if a message is sent. While a
-    trouble lasts, BEGAN is sent again after `again_ms`; None means never.
+    """The open troubles, updated at each poll. For one thread. `open_before` are the open troubles that the
+    previous process had sent. Before `settled_ms` one of these ends only if this process has found it
+    meanwhile, because some troubles are detected late after a start. `is_wanted` decides if a message is
+    sent. While a trouble lasts, BEGAN is sent again after `again_ms`; None means never.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Episodes:
         self._link = link
         self._again_ms = again_ms
         self._open: dict[Key, _Episode] = {}
-        for told in open_before:
-            trouble = Trouble(told.kind, told.subject, told.group, told.sentence, told.began_ms)
-            self._open[trouble.key] = _Episode(trouble, told.began_ms, is_seen=False, told_ms=told.began_ms)
+        for sent in open_before:
+            trouble = Trouble(sent.kind, sent.subject, sent.group, sent.sentence, sent.began_ms)
+            self._open[trouble.key] = _Episode(trouble, sent.began_ms, is_seen=False, sent_ms=sent.began_ms)
 
     def update(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
         """Apply all current troubles. Return the messages to send."""
@@ -69,26 +69,26 @@ class Episodes:
             episode = self._open.get(key)
             if episode is None:
                 began_ms = now_ms if trouble.since_ms is None else trouble.since_ms
-                episode = self._open[key] = _Episode(trouble, began_ms, is_seen=True, told_ms=None)
+                episode = self._open[key] = _Episode(trouble, began_ms, is_seen=True, sent_ms=None)
             episode.trouble, episode.is_seen = trouble, True
             if self._is_due(episode, now_ms):
                 message = self._message(episode, Status.BEGAN, now_ms)
                 if self._is_wanted(message, now_ms):
-                    episode.told_ms = now_ms
+                    episode.sent_ms = now_ms
                     messages.append(message)
         return messages
 
     def _is_due(self, episode: _Episode, now_ms: int) -> bool:
-        if episode.told_ms is None:
+        if episode.sent_ms is None:
             return True
-        return self._again_ms is not None and now_ms - episode.told_ms >= self._again_ms
+        return self._again_ms is not None and now_ms - episode.sent_ms >= self._again_ms
 
     def _ended(self, key: Key, now: dict[Key, Trouble], now_ms: int) -> list[Message]:
         episode = self._open[key]
         if key in now or not (episode.is_seen or now_ms >= self._settled_ms):
             return []
         del self._open[key]
-        return [] if episode.told_ms is None else [self._message(episode, Status.ENDED, now_ms)]
+        return [] if episode.sent_ms is None else [self._message(episode, Status.ENDED, now_ms)]
 
     def _message(self, episode: _Episode, status: Status, now_ms: int) -> Message:
         trouble = episode.trouble

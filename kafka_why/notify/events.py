@@ -35,53 +35,55 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
 
 
 class EndedRebalances:
-    """The source of messages about ended rebalances, which it puts into the outbox if they are wanted. `told`
+    """The source of messages about ended rebalances, which it puts into the outbox if they are wanted. `sent`
     are the ids of messages already sent. For one thread.
     """
 
-    def __init__(self, outbox: Outbox, wanted: Filter, link: Link, told: Collection[str]) -> None:
+    def __init__(self, outbox: Outbox, wanted: Filter, link: Link, sent: Collection[str]) -> None:
         self._outbox = outbox
         self._wanted = wanted
         self._link = link
-        self._told = told
+        self._sent = sent
         self._rebalances = Rebalances()
 
-    def add(self, entry: object, *, is_told: bool) -> None:
-        """Apply an entry of a Kafka group; ignore others. `is_told`: it only serves as context."""
+    def add(self, entry: object, *, is_sent: bool) -> None:
+        """Apply an entry of a Kafka group; ignore others. `is_sent`: the entry is only context."""
         if isinstance(entry, HistoryEntry):
-            self._rebalances.add(entry, is_told=is_told)
+            self._rebalances.add(entry, is_sent=is_sent)
 
     def add_news(self, news: Iterable[GroupNews]) -> None:
         """Apply the new entries of groups."""
         for group in news:
             for entry in group.entries:
-                self.add(entry, is_told=False)
+                self.add(entry, is_sent=False)
 
     def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Apply the entries since `since_ms` of the first read. Entries before `positions` only serve as
+        """Apply the entries since `since_ms` of the first read. Entries before `positions` are only
         context.
         """
         for group in news:
             position = positions.get(group.partition)
             for entry, offset in zip(group.entries, group.entry_offsets, strict=True):
                 if entry.at_ms >= since_ms:
-                    self.add(entry, is_told=position is not None and offset < position.offset)
+                    self.add(entry, is_sent=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
         """Put messages about ended rebalances into the outbox, with the positions that the entries reach.
         Wait while the outbox is full. Return False if it was closed.
         """
-        made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
+        found = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
         at_ms = now_ms()
-        messages = [one for one in made if self._wanted.wants(one, at_ms) and one.id not in self._told]
+        messages = [one for one in found if self._wanted.wants(one, at_ms) and one.id not in self._sent]
         return self._outbox.put(messages, dict(positions))
 
 
 class EventsFollower(FollowerThread):
-    """The thread that reads the events topic from `positions` on and passes entries and positions to `ended`.
+    """The thread that reads the events topic from `positions` on, and passes entries and positions to
+    `ended`.
+
     A partition without a position is new, and is read from its beginning. The entries of the hour before the
-    positions are read, too, because they have the causes of the rebalances and the assignments before. The
-    thread keeps trying while no broker is available.
+    positions are read, too, because they have the rebalances' causes and earlier assignments. The thread
+    retries while no broker is available.
     """
 
     def __init__(
@@ -115,8 +117,8 @@ class EventsFollower(FollowerThread):
                 self._stopped.set()  # nothing more can be sent
 
     def _start(self, reader: TopicReader) -> None:
-        """Find the positions of all partitions, and start reading: the first time an hour before them, later
-        at them.
+        """Find the positions of all partitions, and start reading: at the positions or, the first time, an
+        hour before them.
         """
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
@@ -136,18 +138,18 @@ class EventsFollower(FollowerThread):
         """Apply records, and put the resulting messages into the outbox. Return False if it was closed."""
         for record in records:
             position = self._positions[record.partition]
-            is_told = record.offset < position.offset
+            is_sent = record.offset < position.offset
             for entry in entry_in(record.value or b"", (record.key or b"").decode(errors="replace")):
-                self._ended.add(entry, is_told=is_told)
-            if not is_told:
+                self._ended.add(entry, is_sent=is_sent)
+            if not is_sent:
                 self._positions[record.partition] = Position(record.offset + 1, record.timestamp)
         return self._ended.put(self._positions)
 
 
 class OffsetsEvents(OffsetsFollower):
-    """Follows `__consumer_offsets` for a fleet, and passes on the entries that follow from its records.
+    """The thread that reads `__consumer_offsets` for a fleet, and passes the resulting entries to `ended`.
 
-    Entries that are older than the fleet's window are not sent: a warning says so.
+    Rebalances before the fleet's window are not sent, and a warning is logged.
     """
 
     def __init__(
@@ -159,11 +161,11 @@ class OffsetsEvents(OffsetsFollower):
     ) -> None:
         super().__init__(client_config, fleet, "notify")
         self._ended = ended
-        self._told_to = dict(positions)
+        self._first_positions = dict(positions)
         self._early: dict[str, list[GroupNews]] = {}
         kept_ms = min((position.at_ms for position in positions.values()), default=now_ms())
         if kept_ms < now_ms() - WINDOW_MS:
-            log.warning("rebalances that ended more than an hour ago are not told", last_told_ms=kept_ms)
+            log.warning("rebalances that ended more than an hour ago are not sent", last_read_ms=kept_ms)
 
     def _step(self, stored: StoredLog, admin: KafkaAdminClient) -> None:
         was_complete = self._fleet.is_complete
@@ -172,13 +174,13 @@ class OffsetsEvents(OffsetsFollower):
             return
         if not was_complete:
             for news in self._early.values():
-                self._ended.add_first(news, self._told_to, now_ms() - WINDOW_MS)
+                self._ended.add_first(news, self._first_positions, now_ms() - WINDOW_MS)
             self._early.clear()
         if not self._ended.put({n: Position(at.next, now_ms()) for n, at in self._partitions.items()}):
             self._stopped.set()  # nothing more can be sent
 
     def _take(self, news: Iterable[GroupNews]) -> None:
-        """Pass on what is new of groups. Hold it back until the fleet has read its whole window."""
+        """Pass on the new entries. Hold them back until the fleet has read its whole window."""
         found = list(news)
         super()._take(found)
         if self._fleet.is_complete:
@@ -191,7 +193,9 @@ class OffsetsEvents(OffsetsFollower):
 
 
 class PolledEvents(PollingFollower):
-    """Polls groups for a fleet, and passes on the entries that follow from polls, which have no positions."""
+    """The thread that polls groups for a fleet, and passes the resulting entries to `ended`, without
+    positions.
+    """
 
     def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
         super().__init__(client_config, fleet, "notify")
@@ -206,17 +210,17 @@ class PolledEvents(PollingFollower):
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
-    """Return the saved position. If the partition no longer has it, log a warning and return the beginning of
-    the partition.
+    """Return the saved position or, with a warning, the beginning of the partition if it no longer has
+    that.
     """
     if kept.offset > end:
         log.warning(
-            "the events topic was made anew: it is read from its beginning", partition=partition.partition
+            "the events topic was recreated: it is read from its beginning", partition=partition.partition
         )
         return Position(begin, kept.at_ms)
     if kept.offset < begin:
         log.warning(
-            "entries of the events topic were deleted before they were read: rebalances in them are not told",
+            "entries of the events topic were deleted before they were read: rebalances in them are not sent",
             partition=partition.partition,
             entries=begin - kept.offset,
         )

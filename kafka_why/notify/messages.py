@@ -28,7 +28,7 @@ MAX_NAME_CHARS = 200
 """
 MAX_LINES = 30
 _LONG_WORD = re.compile(rf"\S{{{MAX_NAME_CHARS + 1},}}")
-# What chats and mail programs make a link of: a scheme, `www.`, a domain with a path.
+# Text that chats and mail programs turn into a link: a scheme, `www.`, a domain with a path.
 _LINK = re.compile(r"(://)|((?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
 
 Link: TypeAlias = Callable[[str | None], str | None]
@@ -38,8 +38,8 @@ there is no page.
 
 
 class Status(StrEnum):
-    """The status of a message's subject. HAPPENED: it is over, and has only this message. BEGAN and ENDED:
-    the two messages about something that lasts.
+    """The status of a message's event. HAPPENED: the event is over, and has only this message. BEGAN and
+    ENDED: the event lasts, and has a message for each of the two.
     """
 
     HAPPENED = "happened"
@@ -111,11 +111,11 @@ class Filter:
 
 
 def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
-    """Return the message about a rebalance that has ended: the words of `why`."""
+    """Return the message about a rebalance that has ended, in the words of `why`."""
     assert r.ended_ms is not None, "a message is about a rebalance that has ended"
     # The incarnation of an observed group depends on where reading began.
     life = "observed" if r.observed else r.incarnation
-    told = islice(details(r, r.ended_ms, names), MAX_LINES)
+    lines = islice(details(r, r.ended_ms, names), MAX_LINES)
     return Message(
         id=f"{REBALANCE}:{group_id}:{life}:{r.ended_ms}:{r.generation_to}",
         kind=REBALANCE,
@@ -123,7 +123,7 @@ def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> 
         subject=group_id,
         group=group_id,
         sentence=shown(cause_text(r, names)),
-        lines=[(label, shown(text)) for label, text in told],
+        lines=[(label, shown(text)) for label, text in lines],
         began_ms=r.began_ms,
         ended_ms=r.ended_ms,
         page=page_of(group_id, link),
@@ -137,18 +137,20 @@ def page_of(group_id: str | None, link: Link) -> str | None:
 
 
 def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return a text on one line, cut if it is too long, with control characters escaped and without links."""
+    """Return a text on one line, cut if it is too long, with control characters escaped and links broken."""
     words = _LONG_WORD.sub(lambda word: _cut(word[0], MAX_NAME_CHARS), visible(text))
     return _cut(_LINK.sub(lambda found: "[:]//" if found[1] else "[.]", words), max_chars)
 
 
 def shortened_id(name: str) -> str:
-    """Return an id that is not too long. One that is cut ends with a digest, which keeps it unique."""
+    """Return an id, cut if it is too long. A cut id ends with a digest, which keeps it unique."""
     return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
 
 
 def label_of(name: str) -> str:
-    """Return an id as `shown` writes it. One that is changed by that ends with a digest."""
+    """Return an id as `shown` writes it. If that changes the id, it ends with a digest, which keeps it
+    unique.
+    """
     text = shown(name, MAX_NAME_CHARS)
     return text if text == name else _with_digest(text, name)
 

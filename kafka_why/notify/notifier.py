@@ -1,4 +1,4 @@
-"""Notify as a process runs it: the threads that read and find, the outbox, and the thread that sends."""
+"""Assembles notify: the threads that read topics and find problems, the outbox, and the thread that sends."""
 
 import random
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
-"""The time after a start in which this process may not yet see a trouble that the previous one saw: see
+"""How long after a start this process may not yet detect a trouble that the previous one detected: see
 `Episodes`.
 """
 _READER = "notify"
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """The way in which messages are sent. `post` sends a body, and `per_minute` is the limit of requests."""
+class Delivery:
+    """The settings for sending messages: a function that sends a body, its format, and the rate limit."""
 
     post: Callable[[bytes], Answer]
     shape: Shape
@@ -41,9 +41,9 @@ class Sending:
 
 
 class Notifier(Startable):
-    """The whole of `notify`: the threads that read, and the one that sends, until stopped. Its state is saved
-    in `folder` (`kafka_why.notify.state_file`). `source` is the topic that it reads, or polls of the groups.
-    Polls have no position, so it sends nothing about what happened while it did not run.
+    """The threads of `notify`, which read and send until stopped. Its state is saved in `folder`
+    (`kafka_why.notify.state_file`). `source` is the topic that it reads, or polls of the groups. Polls have
+    no positions, so rebalances that ended while notify did not run are not sent.
 
     At the first start the constructor saves the ends of the topic. It raises FolderError if the folder
     belongs to another topic or cannot be written, and KafkaError.
@@ -54,7 +54,7 @@ class Notifier(Startable):
         client_config: ClientConfig,
         source: TopicLayout | BrokersOwn,
         folder: Path,
-        sending: Sending,
+        delivery: Delivery,
         wanted: Filter,
         link: Link,
         metrics_url: str | None = None,
@@ -67,7 +67,7 @@ class Notifier(Startable):
             kept.save()
         self._outbox = outbox = Outbox()
         fleet = Fleet(layout)
-        ended = EndedRebalances(outbox, wanted, link, kept.told)
+        ended = EndedRebalances(outbox, wanted, link, kept.sent)
         readers: tuple[GroupsFollower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
         topics = None
         if source is BrokersOwn.POLLS:
@@ -88,15 +88,15 @@ class Notifier(Startable):
             settled_ms=now_ms() + SETTLED_MS,
             is_wanted=wanted.wants,
             link=link,
-            again_ms=sending.shape.again_ms,
+            again_ms=delivery.shape.again_ms,
         )
         self._readers = (*readers, TroublesThread(sources, episodes, outbox))
         courier = Courier(
             outbox,
-            sending.post,
-            sending.shape,
+            delivery.post,
+            delivery.shape,
             kept,
-            RateLimit(sending.per_minute),
+            RateLimit(delivery.per_minute),
             BackOff(random.random),
         )
         self._courier = CourierThread(courier, outbox)

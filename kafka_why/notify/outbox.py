@@ -1,4 +1,4 @@
-"""The messages that wait for the receiver: a bounded queue in front of the thread that sends."""
+"""The queue of messages that wait for the receiver."""
 
 import threading
 from collections import deque
@@ -25,8 +25,8 @@ Positions: TypeAlias = Mapping[int, Position]
 
 
 class Taken(NamedTuple):
-    """Messages taken off the outbox. `positions` are the last ones that they reach, None if they reach none,
-    and `beyond` are the messages after these positions.
+    """The result of removing messages from the outbox. `positions` are the last positions before which all
+    messages were removed, or None. `beyond` are the removed messages after these positions.
     """
 
     positions: Positions | None
@@ -37,8 +37,8 @@ class Outbox:
     """A bounded queue of messages, with markers of positions in the topic between them. Once all messages
     before a marker are delivered, reading can restart at its positions.
 
-    `put` blocks while `max_waiting` messages wait. So reading stops while the receiver is down, and the topic
-    keeps the rest. A message that is already waiting is not added again. For several threads.
+    `put` blocks while `max_waiting` messages wait. So reading stops while the receiver is down, and the rest
+    remains in the topic. A message that is already waiting is not added again. Thread-safe.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:

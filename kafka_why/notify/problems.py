@@ -1,4 +1,4 @@
-"""The thread that finds what is wrong: the findings of the page, of its groups and of the coordinator."""
+"""The thread that finds problems: the page's findings about groups and about the coordinator."""
 
 import re
 import time
@@ -17,14 +17,14 @@ from kafka_why.service_state import StateReader
 
 POLL_INTERVAL_S = 5.0
 MAX_READ_AGE_S = 30.0
-"""The maximum age of the data. While it is older, no trouble begins or ends."""
+"""The maximum age of the data. While the data is older, no trouble begins or ends."""
 _FIGURES = re.compile(r"[:\d]")
 
 
 class Sources:
-    """The page's knowledge of groups and of the coordinator. `read_age_s` returns how long ago the topics
-    were read. `topics` is None if the coordinator's topics are not read, and `state` is None if no metrics
-    URL was given.
+    """The data about groups and the coordinator that the page shows, too. `read_age_s` returns how long ago
+    the topics were read. `topics` is None if the coordinator's topics are not read, and `state` is None if no
+    metrics URL was given.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Sources:
 
     @property
     def is_current(self) -> bool:
-        """Return True if the topics were read to their ends, and not long ago."""
+        """Return True if the topics were read to their ends, at most MAX_READ_AGE_S ago."""
         return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
 
     def troubles(self, now_ms: int) -> Iterator[Trouble]:
@@ -63,8 +63,8 @@ class Sources:
 
 
 def alarm_of(sentence: str) -> str:
-    """Return the part of an alarm's sentence that identifies it: up to the first figure or colon, because the
-    rest changes.
+    """Return the part of an alarm's sentence that identifies it: the part before the first digit or colon,
+    because the rest changes.
     """
     return _FIGURES.split(sentence)[0].strip()
 

@@ -1,4 +1,4 @@
-"""The rebalances that ended, as `kafka_why.why` finds them in the entries of the events topic."""
+"""Finds the rebalances that have ended, by `kafka_why.why`, in the entries of the events topic."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -12,13 +12,11 @@ from kafka_why.why.report import course_of
 from kafka_why.why.wording import Names
 
 KEPT_REBALANCES = 3
-"""The number of last rebalances of a group whose entries are kept, because the moves of the next one depend
-on earlier assignments.
+"""The number of a group's last rebalances whose entries are kept, because the moves of the next one depend on
+earlier assignments.
 """
 KEPT_ENTRIES = 500
-"""The number of entries below which none of a group is forgotten: an assignment that is still in force may be
-old.
-"""
+"""The minimum number of a group's entries that are kept, because the assignment in force may be old."""
 MAX_GROUP_ENTRIES = 20_000
 """The maximum number of entries kept for one group. A rebalance with more loses its beginning."""
 MAX_ENTRIES = 120_000
@@ -39,12 +37,12 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The kept entries of a group. `told` are the rebalances that `ended` need not return, None before its
-    first call.
+    """The kept entries of a group. `sent` are the rebalances that `ended` need not return, or None until the
+    first entry that may end another one.
     """
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
-    told: set[_Name] | None = None
+    sent: set[_Name] | None = None
 
 
 class Rebalances:
@@ -58,17 +56,15 @@ class Rebalances:
         self._changed: dict[str, None] = {}
         self._entries = 0
 
-    def add(self, entry: HistoryEntry, *, is_told: bool) -> None:
-        """Add an entry. `is_told`: a rebalance that it ends is not returned; the entry only serves as
-        context.
-        """
+    def add(self, entry: HistoryEntry, *, is_sent: bool) -> None:
+        """Add an entry. `is_sent`: a rebalance that it ends is not returned; the entry is only context."""
         if not self._reader.is_new(entry):
             return
         group = self._groups.setdefault(entry.group_id, _Group())
         self._groups.move_to_end(entry.group_id)
-        if not is_told:
-            if group.told is None:
-                group.told = set(map(_name, _ended(group.entries)))
+        if not is_sent:
+            if group.sent is None:
+                group.sent = set(map(_name, _ended(group.entries)))
             self._changed[entry.group_id] = None
         group.entries.append(entry)
         self._entries += 1
@@ -77,7 +73,7 @@ class Rebalances:
             self._entries -= 1
 
     def ended(self) -> list[Ended]:
-        """Return the rebalances that ended since the last call, of each group in their order."""
+        """Return the rebalances that ended since the last call, in order within each group."""
         found = []
         for group_id in self._changed:
             found += self._ended_of(group_id, self._groups[group_id])
@@ -88,11 +84,11 @@ class Rebalances:
         return found
 
     def _ended_of(self, group_id: str, group: _Group) -> list[Ended]:
-        assert group.told is not None, "only changed groups are read"
+        assert group.sent is not None, "only changed groups are read"
         course = course_of(group.entries, from_start=False)
         ended = [r for r in course.rebalances if r.ended_ms is not None]
-        new = [r for r in ended if _name(r) not in group.told]
-        group.told = set(map(_name, ended))
+        new = [r for r in ended if _name(r) not in group.sent]
+        group.sent = set(map(_name, ended))
         self._forget(group, course.rebalances)
         return [Ended(group_id, r, course.names) for r in new]
 

@@ -30,11 +30,11 @@ MAX_SHOWN_CHARS = 200
 MAX_SECRET_BYTES = 64 * 1024
 NOT_PRIVATE = "a token is sent by https only, or to this machine"
 _REFUSALS = (400, 413, 422)
-"""Status codes that mean that a retry will not be accepted, either."""
+"""The status codes for which a retry would be refused, too."""
 
 
 class SecretUnreadable(Exception):
-    """A file lacks the address or the token. The message names the file."""
+    """The error when a file lacks the address or the token. The message names the file."""
 
 
 class Verdict(Enum):
@@ -47,9 +47,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request. `retry_after_s` is the pause that the receiver asks for, None if it asks for
-    none.
-    """
+    """The answer to a request. `retry_after_s` is the pause that the receiver asks for, or None."""
 
     verdict: Verdict
     reason: str = ""
@@ -60,8 +58,8 @@ class Receiver:
     """A web server that takes messages. `url` and `token` return the address and the bearer token (None for
     none), or raise SecretUnreadable. Its certificate is verified by `context`.
 
-    Proxies are those of the environment (`https_proxy`, `no_proxy`). A redirection is not followed, because
-    it would carry the messages to somebody else.
+    Proxies are those of the environment (`https_proxy`, `no_proxy`). Redirections are not followed, because
+    they would send the messages to another server.
     """
 
     def __init__(
@@ -77,7 +75,9 @@ class Receiver:
         self._timeout_s = timeout_s
 
     def post(self, body: bytes) -> Answer:
-        """Send a body of JSON. Does not raise for anything that the network or the receiver does."""
+        """Send a body of JSON. Does not raise errors of the network or the receiver; they are in the
+        answer.
+        """
         try:
             url, token = self._url(), self._token()
         except SecretUnreadable as error:
@@ -154,7 +154,7 @@ def url_in(path: Path) -> str:
 
 
 def is_private(url: str) -> bool:
-    """Return True if nobody on the way to this address can read what is sent."""
+    """Return True if nobody between here and this address can read what is sent."""
     found = urlsplit(url)
     try:
         is_loopback = ip_address(found.hostname or "").is_loopback
@@ -175,7 +175,7 @@ def _answer_of(error: urllib.error.HTTPError, secrets: list[str]) -> Answer:
 
 
 def _retry_after_s(text: str | None) -> float | None:
-    """Return the seconds of a header `Retry-After`, a number or a date; None if it cannot be read."""
+    """Return the seconds of a header `Retry-After`, a number or a date, or None if it cannot be parsed."""
     if text is None or len(text) > 64:
         return None
     if is_whole_number(text):

@@ -1,4 +1,6 @@
-"""The bodies of requests: JSON of our own, Slack's, Alertmanager's API and Alertmanager's webhooks."""
+"""The bodies of requests, in four formats: our JSON, Slack's, Alertmanager's API and Alertmanager's
+webhooks.
+"""
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -21,12 +23,14 @@ from kafka_why.page.words import iso
 
 VERSION = 1
 FIRES_MS = 300_000
-"""The time for which an alert fires if it reports a rebalance or is not refreshed."""
+"""How long an alert fires if it reports a rebalance or is not refreshed."""
 REFRESH_MS = 60_000
-"""Alertmanager ends an alert that is not sent again. Prometheus sends each one again after a minute."""
+"""The interval at which a lasting alert is sent again, as Prometheus does, because Alertmanager ends it
+else.
+"""
 _SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")
 _NEVER = "0001-01-01T00:00:00Z"
-"""What Alertmanager writes where an alert has no end."""
+"""The time that Alertmanager writes for an alert without an end."""
 
 
 class Shape(NamedTuple):
@@ -47,7 +51,7 @@ def _json(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _short(message: Message) -> Message:
-    """Return the message for programs, with unescaped ids; only those that are too long are cut."""
+    """Return the message for programs: ids are not escaped, but cut if they are too long."""
     group = None if message.group is None else shortened_id(message.group)
     return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 
@@ -72,8 +76,8 @@ def _slack_text(message: Message) -> str:
 
 
 def _slack_escaped(text: str) -> str:
-    """Escape Slack's three control characters, so that no name of a group mentions a channel or makes
-    a link.
+    """Escape Slack's three control characters, so that a group's name cannot mention a channel or make a
+    link.
     """
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -112,7 +116,7 @@ def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
 
 
 def _alert_name(kind: str) -> str:
-    """`GroupRebalance`, `GroupWithoutMembers`, `CoordinatorAlarm`."""
+    """Return an alert's name: `GroupRebalance`, `GroupWithoutMembers`, `CoordinatorAlarm`."""
     words = "".join(word.capitalize() for word in kind.split("-"))
     return f"{'Coordinator' if kind == ALARM else 'Group'}{words}"
 

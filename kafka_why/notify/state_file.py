@@ -1,8 +1,8 @@
-"""The state that outlives the process, as one file: the positions in the topic, and the troubles that were
+"""The persistent state of notify, in one file: the positions in the topic, and the troubles that were
 sent.
 
-It is replaced as a whole, after the receiver has accepted a message. So a crash between the two repeats the
-message, and none is lost.
+The file is replaced after the receiver has accepted a message. After a crash between the two, the message is
+sent again, so none is lost.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Kept:
         return dict(self._content.positions)
 
     @property
-    def told(self) -> frozenset[str]:
+    def sent(self) -> frozenset[str]:
         """The ids of messages that were sent although their rebalances end after the positions."""
         return frozenset(self._content.told)
 
@@ -86,10 +86,10 @@ def _read(files: LocalFiles, path: Path, topic: str) -> _Content:
         return _Content(version=VERSION, topic=topic)
     except msgspec.DecodeError as error:
         raise FolderError(
-            f"{path} is damaged: {error}. Without it, notify begins at the end of the topic"
+            f"{path} is damaged: {error}. If it is removed, notify begins at the end of the topic"
         ) from None
     if content.version != VERSION:
         raise FolderError(f"{path} has version {content.version}, and this code reads version {VERSION}")
     if content.topic != topic:
-        raise FolderError(f"{path} is of the topic {content.topic}, not of {topic}: use another folder")
+        raise FolderError(f"{path} is for topic {content.topic}, not for {topic}: use another folder")
     return content

@@ -1,4 +1,4 @@
-"""Compares the members of a classic group before and after, and records the rebalance that follows."""
+"""Compares the members of a classic group before and after a rebalance, and records the rebalance."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,8 @@ from kafka_why.observed.records import ClassicMember
 
 
 class Change(Struct, frozen=True):
-    """The difference of two lists of members. `back` are static members under a new id, with the
-    former one.
+    """The difference between two lists of members. `back` are static members with a new id, and the former
+    id.
     """
 
     joined: list[ClassicMember]
@@ -28,7 +28,7 @@ class Change(Struct, frozen=True):
 def difference(
     had_members: Sequence[ClassicMember], has_members: Sequence[ClassicMember], protocol_type: str | None
 ) -> Change:
-    """Return what differs. A member whose subscription is not known subscribes to what it did."""
+    """Compare two lists of members. An unknown subscription counts as unchanged."""
     had = {m.member_id: m for m in had_members}
     has = {m.member_id: m for m in has_members}
     former = {m.group_instance_id: m.member_id for m in had_members if m.group_instance_id is not None}
@@ -54,7 +54,9 @@ def difference(
 def open_rebalance(
     seen: Observation, change: Change, at_ms: int, *, within_ms: int | None = None, also: str = ""
 ) -> None:
-    """Record that a rebalance began at `at_ms`, at most `within_ms` before that, and what led to it."""
+    """Record that a rebalance began at `at_ms`, or at most `within_ms` earlier, and the changes that led to
+    it.
+    """
     group = seen.group
     rule, reason, member_ids = _reason(seen, change, at_ms)
     record_members(seen, rule, change, at_ms)
@@ -73,7 +75,7 @@ def open_rebalance(
 
 
 def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
-    """Return the row, the reason in a sentence, and the members that it is about."""
+    """Return the row, the reason as a sentence, and the members that it is about."""
     joined = [m.member_id for m in change.joined]
     gone = [m.member_id for m in change.gone]
     back = [m.member_id for m, _ in change.back]
@@ -89,7 +91,7 @@ def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, li
         texts.append(f"{listed(changed, 'member')} subscribed to other topics")
     kinds = [(rule, ids) for rule, ids in zip(_ROWS, (joined, gone, back, changed), strict=True) if ids]
     if not kinds:
-        return "OB8", "the same members joined again, and the log does not say which of them began", []
+        return "OB8", "the same members joined again, and the log does not say which was the first", []
     if len(kinds) == 1:
         rule, member_ids = kinds[0]
         return rule, texts[0], member_ids
@@ -101,7 +103,7 @@ _ROWS = ("OB4", "OB3", "OB5", "OB6")
 
 
 def why_gone(seen: Observation, member: ClassicMember, at_ms: int) -> str:
-    """Return the known reason why a member has gone at `at_ms`."""
+    """Return a sentence about a member that is gone at `at_ms`."""
     group = seen.group
     assert group.classic is not None
     held, since_ms = group.held_by(member), group.classic.since_ms
@@ -115,9 +117,7 @@ def record_members(
     at_ms: int,
     why: Callable[[ClassicMember], str] | None = None,
 ) -> None:
-    """Record each member that joined, left, came back or changed. `why` returns the reason for joining or
-    leaving.
-    """
+    """Record each member that joined, left, came back or changed. `why` returns the reason of an entry."""
     for member, former in change.back:
         record_back(seen, rule, member, former, at_ms)
     for kind, members in (
@@ -163,7 +163,7 @@ def _about(member: ClassicMember) -> dict[str, str | None]:
 
 
 def topics_of(protocol_type: str | None, member: ClassicMember) -> tuple[str, ...] | None:
-    """Return the topics that a member subscribes to, None if its bytes are not of Kafka's consumer."""
+    """Return the topics that a member subscribes to, or None if its bytes are not of Kafka's consumer."""
     if protocol_type != PROTOCOL_TYPE:
         return None
     try:

@@ -1,11 +1,11 @@
-"""Classic groups: what one generation and the next say about the rebalance between them. Rows OB1 to OB14.
+"""Derives the rebalances of classic groups from successive generations. Rows OB1 to OB14.
 
-Kafka writes a generation when its leader has sent the assignment, or when it has no members. So the members
-and what they have are known, and when the generation was formed. What happened between two generations is
-not in the log: the differences are all there is.
+Kafka writes a generation when its leader has sent the assignment, or when it has no members. So the members,
+their assignments, and the time when the generation was formed are known. The log does not have what happened
+between two generations, only their difference.
 
-When a group changes its protocol, Kafka removes the records of the old one and writes those of the new one at
-one time. A group with members is never deleted, so the removal of its records is a conversion.
+When a group changes its protocol, Kafka removes the records of the old protocol and writes those of the new
+one at the same time. A group with members is never deleted, so the removal of its records is a conversion.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import ClassicGeneration
 from kafka_why.observed.sightings import claim, end_all, record_later
 
-_BETWEEN = "left no record: each was overtaken before its assignment, or its record was compacted"
-_FOUND = "the group was like this when its records were first read"
+_BETWEEN = "left no record: each was superseded before its assignment, or its record was compacted"
+_FOUND = "the group was in this state when its records were first read"
 _FIRST = "the first generation of the group, whose creation left no record"
 
 
@@ -36,7 +36,7 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def find_again(seen: Observation, now: ClassicGeneration) -> None:
-    """Begin a new group with the same id, although the records that ended the previous group are missing."""
+    """Begin a new group with the same id. The records that ended the previous group are missing."""
     seen.lose()
     seen.group.classic, seen.group.sightings = None, []
     _find(seen, now)
@@ -65,21 +65,21 @@ def _find(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _is_first(now: ClassicGeneration) -> bool:
-    """Return True if all members came in the group's first generation. Kafka 3.9 writes nothing before that
-    one, nor does any version if the group had offsets. A static member may have come later, in the place of
-    another.
+    """Return True if this is certainly the group's first generation. Kafka 3.9 writes no record before it,
+    nor does any version if the group had offsets. With static members it is not certain, because one may have
+    replaced another in a later record of generation 1.
     """
     has_static = any(m.group_instance_id is not None for m in now.members)
     return now.generation == 1 and bool(now.members) and not has_static
 
 
 def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
-    """Record the rebalance that led to a later generation: the members that came and went, and the
+    """Record the rebalance that led to a later generation: the members that joined or left, and the
     assignment.
     """
     formed_ms = _formed_ms(seen, now)
     skipped = _skipped(seen.group.generation, now.generation)
-    was_told = any(sighting.is_told for sighting in seen.group.sightings)
+    was_recorded = any(sighting.is_recorded for sighting in seen.group.sightings)
     sighting = claim(seen, now.members, formed_ms, also=skipped)
     change, awaited = _change(seen, now), None
     if sighting is None:
@@ -101,7 +101,7 @@ def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
     seen.record(
         "OB10",
         EntryType.COMPLETING_REBALANCE,
-        f"the generation was formed, and its leader made the assignment{skipped if was_told else ''}",
+        f"the generation was formed, and its leader made the assignment{skipped if was_recorded else ''}",
         to_state=GroupState.COMPLETING_REBALANCE.value,
         at_ms=formed_ms,
         members=list(by_member),
@@ -120,7 +120,7 @@ def _change(seen: Observation, now: ClassicGeneration) -> Change:
 
 
 def _skipped(before: int, now: int) -> str:
-    """Return the part of a sentence about the generations between these two."""
+    """Return the end of a sentence about the generations between these two, or "" if there are none."""
     skipped = range(before + 1, now)
     if not skipped:
         return ""
@@ -144,8 +144,8 @@ def _record_stable(seen: Observation, rule: str, now: ClassicGeneration, reason:
 
 
 def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
-    """Handle the same generation again: a static member came back without a rebalance. A lower generation
-    belongs to a new group with the same id, whose beginning is not in the log.
+    """Apply another record of the same generation: a static member came back without a rebalance. A lower
+    generation belongs to a new group with the same id, whose beginning is not in the log.
     """
     if now.generation < seen.group.generation:
         find_again(seen, now)
@@ -157,10 +157,10 @@ def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _formed_ms(seen: Observation, now: ClassicGeneration) -> int:
-    """Return when the generation was formed. Records before Kafka 2.1 say only when it had its assignment."""
+    """Return when the generation was formed or, before Kafka 2.1, when it had its assignment."""
     if now.since_ms is None:
         return seen.at.time_ms
-    return min(max(now.since_ms, seen.group.told_ms), seen.at.time_ms)
+    return min(max(now.since_ms, seen.group.last_entry_ms), seen.at.time_ms)
 
 
 def store(seen: Observation, now: ClassicGeneration) -> None:
@@ -184,10 +184,10 @@ def _where_they_differ(by_member: dict[str, tuple[str, ...] | None]) -> dict[str
     return {member_id: list(topics or ()) for member_id, topics in by_member.items()}
 
 
-# A group without members makes way for one of another type: GroupMetadataManager.getOrMaybeCreate*Group.
+# A group without members is replaced by one of another type: GroupMetadataManager.getOrMaybeCreate*Group.
 _ENDED = (
-    "its coordinator removed the records of the group: it was deleted, had expired, or made way for a group "
-    "of another type"
+    "its coordinator removed the records of the group: it was deleted, had expired, or was replaced by a "
+    "group of another type"
 )
 
 
@@ -213,14 +213,14 @@ def remove_classic(seen: Observation) -> None:
 
 
 def remove_epochs(seen: Observation) -> None:
-    """Apply the removal of the group epoch, after that of the members' records."""
+    """Apply the removal of the group epoch, which follows the removal of the members' records."""
     group = seen.group
     if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)
 
 
 def become_classic(seen: Observation, now: ClassicGeneration) -> None:
-    """Make the group of the consumer protocol a classic group from this record on."""
+    """Convert a group of the consumer protocol to a classic group with this generation."""
     group = seen.group
     had = {} if group.epochs is None else group.epochs.subscriptions
     group.epochs = None

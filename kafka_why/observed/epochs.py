@@ -1,9 +1,9 @@
-"""Groups whose coordinator keeps epochs: Kafka writes each change of them. Rows OB20 to OB28.
+"""Derives the history of groups with epochs, of which Kafka writes every change. Rows OB20 to OB28.
 
-These are groups of the consumer protocol, share groups and streams groups. The records of one request have
-one time. They have, in this order: the members that came, changed or went, what patterns match or the
-topology, the group epoch, the target assignments and their epoch, and what a member has from now on. The log
-does not say whether a member that went had left or had expired.
+These are consumer, share and streams groups. The records of one request have the same time. In this order
+they have: the members that joined, changed or left; the topics that patterns match, or the topology; the
+group epoch; the target assignments and their epoch; a member's current assignment. The log does not show
+whether a member left or expired.
 """
 
 from collections.abc import Iterable
@@ -37,13 +37,13 @@ from kafka_why.observed.records import (
 
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, "" if no change makes an epoch."""
+    """Return what a member changed, or "" if the change does not lead to a new epoch."""
     is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 
 
 def observe_regex(seen: Observation, record: RegexResolved) -> None:
-    """Apply the result of a pattern, or its removal with its last member."""
+    """Apply the topics that a pattern matches, or the removal of a pattern with its last member."""
     epochs = seen.epochs(CONSUMER)
     seen.has_news = True
     if record.topics is None:
@@ -55,7 +55,7 @@ def observe_regex(seen: Observation, record: RegexResolved) -> None:
 
 
 def observe_topics(seen: Observation, record: SubscribedTopics) -> None:
-    """Apply the names of the group's topics, which Kafka 3.7 to 4.0 write."""
+    """Apply the names of the group's topics. Only Kafka 3.7 to 4.0 writes this record."""
     seen.epochs(CONSUMER).topics = dict(record.topics)
     seen.has_news = True
 
@@ -67,13 +67,13 @@ _STATES = {
 }
 # A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
 _FIRST_EPOCH_MAX = 2
-# Other rows can follow from what members did.
-_TOLD_WITH_OTHERS = ("OB51", "OB52")
+# Rows whose reasons are added to those about members, because they need not follow from these.
+_INDEPENDENT = ("OB51", "OB52")
 _CHANGED = {SHARE: share.changed, STREAMS: streams.changed}
 
 
 def begin_run(group: ObservedGroup) -> None:
-    """Begin with the records of another request."""
+    """Begin with the records of the next request."""
     if group.epochs is not None:
         group.state = group.state_now()
         group.epochs.news = News()
@@ -82,7 +82,7 @@ def begin_run(group: ObservedGroup) -> None:
 def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     """Apply a member that joined, changed its subscription, or left."""
     epochs, member_id, now = seen.epochs(record.kind), record.member_id, record.subscription
-    if epochs.is_ending:  # what the group had is needed if it becomes a classic group
+    if epochs.is_ending:  # if the group becomes a classic group, its members are still needed
         return
     seen.has_news = True
     was = epochs.subscriptions.get(member_id)
@@ -98,17 +98,17 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     if former is not None:
         former_id, was = former
         about, reason = _about(member_id, now), "a static member came back"
-        seen.tell("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **about)
+        seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **about)
     elif was is None:
         epochs.news.joined.append(member_id)
-        seen.tell("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
+        seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
     if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
         epochs.news.changed[member_id] = what
 
 
 def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    """Remove a member that went. A static one that had left for a while may be back under another id
-    at once.
+    """Remove a member that left. A static member that had left temporarily may be back in the next record,
+    under another id.
     """
     has = epochs.assigned.get(member_id)
     if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
@@ -118,11 +118,11 @@ def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscr
     since_ms = 0 if has is None else has.since_ms
     reason = seen.group.why_gone(member_id, held, since_ms, seen.at.time_ms)
     epochs.news.gone[member_id] = reason
-    seen.tell("OB22", EntryType.MEMBER_REMOVED, reason, **_about(member_id, was))
+    seen.record_if_seen("OB22", EntryType.MEMBER_REMOVED, reason, **_about(member_id, was))
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
-    """Return the partitions whose offsets a member commits, none if that cannot be known from this log."""
+    """Return the partitions whose offsets a member commits; none if this log does not show them."""
     if epochs.kind == SHARE:
         return []
     if epochs.kind == STREAMS:
@@ -153,16 +153,16 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
     epochs.topology.configs = None if record.assignment_configs is None else dict(record.assignment_configs)
     seen.has_news = True
     if record.epoch <= before:
-        if epochs.is_found and group.seq > CREATION:  # a classic group was converted: nobody came
+        if epochs.is_found and group.seq > CREATION:  # a classic group was converted, so nobody joined
             epochs.is_found, epochs.news = False, News()
         return
     if epochs.is_found:
-        if not _is_seen_from_here(group, epochs, before, record.epoch):
+        if not _is_seen_change(group, epochs, before, record.epoch):
             return
         _begin(seen, epochs, before)
     elif record.epoch > before + 1:
         seen.lose()
-    _remove_those_away(seen, epochs.news)
+    _remove_away(seen, epochs.news)
     rule, reason, member_ids = _reason(epochs.news, other_reasons)
     previous_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = seen.at.time_ms, reason
@@ -180,8 +180,8 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
         seen.record("OB26", EntryType.EMPTY, reason, to_state=ConsumerGroupState.EMPTY.value)
 
 
-def _remove_those_away(seen: Observation, news: News) -> None:
-    """Remove static members that had left for a while and did not come back."""
+def _remove_away(seen: Observation, news: News) -> None:
+    """Remove static members that had left temporarily and did not come back."""
     for instance_id, (member_id, _) in news.away.items():
         news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
         seen.record(
@@ -194,19 +194,19 @@ def _remove_those_away(seen: Observation, news: News) -> None:
     news.away = {}
 
 
-def _is_seen_from_here(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
-    """Return True if this epoch is a change that was seen, and not the first that was read of an older group,
-    or of a classic group that was converted, whose members come at one time.
+def _is_seen_change(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
+    """Return True if this epoch is a change that was seen: it follows another epoch that was read, or is the
+    first one of a new group with one member. A converted group begins with all its members at once.
     """
     is_new = group.seq == CREATION and epoch <= _FIRST_EPOCH_MAX
     return before > 0 or (is_new and len(epochs.news.joined) == len(epochs.subscriptions) <= 1)
 
 
 def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
-    """Begin the history of a group: with its creation, or in its middle."""
+    """Begin the history of a group, with its creation if that was seen."""
     group = seen.group
     epochs.is_found = False
-    # AlterShareGroupOffsets makes a group without members, at a time that compaction can have removed.
+    # AlterShareGroupOffsets creates a group without members. Compaction may have removed that record.
     is_older = epochs.share is not None and epochs.share.first_ms < seen.at.time_ms
     if before == 0 and group.seq == CREATION and not group.offsets and not is_older:
         seen.record("OB20", EntryType.GROUP_CREATED, "the group was created")
@@ -218,7 +218,7 @@ def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
     for member_id, reason in epochs.news.gone.items():
         seen.record("OB22", EntryType.MEMBER_REMOVED, reason, member_id=member_id)
     if epochs.news.is_new_topology:
-        streams.tell_topology(seen, epochs.topology)
+        streams.record_topology(seen, epochs.topology)
 
 
 def observe_target(seen: Observation, record: MemberTarget) -> None:
@@ -246,9 +246,9 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
         return
     state = group.epochs_state()
     if state == ConsumerGroupState.STABLE and epochs.kind != SHARE:
-        # The members are not there yet, even if they have all that they shall have.
+        # The members have not acknowledged the target yet, even if their partitions do not change.
         state = ConsumerGroupState.RECONCILING.value
-    seen.tell(
+    seen.record_if_seen(
         "OB24",
         EntryType.TARGET_ASSIGNMENT_COMPUTED,
         f"the target assignment of epoch {record.epoch} was computed",
@@ -260,18 +260,18 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
 
 
 def _assignor(epochs: Epochs) -> str | None:
-    """Return the assignor that all members name. Where they name none, it is the coordinator's own choice."""
+    """Return the assignor that all members name, or None: the coordinator then chooses one."""
     names = {member.server_assignor for member in epochs.subscriptions.values()}
     return next(iter(names)) if len(names) == 1 else None
 
 
 def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
-    """Record a member's current assignment, a step towards its target."""
+    """Apply a member's current assignment, a step towards its target."""
     epochs, group = seen.epochs(record.kind), seen.group
     member_id, now = record.member_id, record.assignment
     seen.has_news = True
     if now is None or epochs.is_ending:
-        return  # its subscription follows, or the group ends
+        return  # the removal of its subscription follows, or the group ends
     was = epochs.assigned.get(member_id)
     is_revoking = bool(now.revoking)
     since_ms = was.revoking_since_ms if was is not None and was.revoking else None
@@ -290,22 +290,22 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
     if member_id not in epochs.subscriptions:
         return
     if now.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        _tell_step(seen, epochs, EntryType.MEMBER_LEFT_TEMPORARILY, member_id, now, since_ms)
+        _record_step(seen, epochs, EntryType.MEMBER_LEFT_TEMPORARILY, member_id, now, since_ms)
     elif _STATES.get(now.state) is not None:
-        _tell_step(seen, epochs, EntryType.MEMBER_RECONCILED, member_id, now, since_ms)
+        _record_step(seen, epochs, EntryType.MEMBER_RECONCILED, member_id, now, since_ms)
     _settle(seen, epochs, group)
 
 
 def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
-    """Record that all members have their targets. A share group is always Stable, so its state does not say
-    whether its members have their targets.
+    """Record that all members have reached their targets, if they have. The state does not show this for a
+    share group, which is always Stable.
     """
     state = group.epochs_state()
     if state != ConsumerGroupState.STABLE or not group.are_members_at_target():
         return
     if group.state == state and epochs.is_settled:
         return
-    seen.tell(
+    seen.record_if_seen(
         "OB26",
         EntryType.STABLE,
         "every member has its target assignment",
@@ -316,7 +316,7 @@ def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
     epochs.is_settled = True
 
 
-def _tell_step(
+def _record_step(
     seen: Observation,
     epochs: Epochs,
     kind: EntryType,
@@ -328,10 +328,10 @@ def _tell_step(
     is_away = kind is EntryType.MEMBER_LEFT_TEMPORARILY
     target = epochs.targets.get(member_id, {}) if now.state == _WAITS else {}
     awaiting = share.without(target, now.assigned)
-    seen.tell(
+    seen.record_if_seen(
         "OB25",
         kind,
-        "a static member left, and keeps its place" if is_away else _step_reason(seen, now, awaiting),
+        "a static member left temporarily" if is_away else _step_reason(seen, now, awaiting),
         **_about(member_id, epochs.subscriptions[member_id]),
         member_epoch=now.epoch,
         member_state=None if is_away else _STATES[now.state].value,
@@ -356,19 +356,19 @@ def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions)
 
 
 def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return what makes a new epoch besides members and patterns: rows and sentences."""
+    """Return the reasons for a new epoch other than members and patterns: rows and sentences."""
     found = []
     if epochs.kind == STREAMS:
         found = streams.reasons(epochs.topology, record)
     elif epochs.kind == SHARE:
         found = share.reasons(seen, epochs)
     if not found and record.metadata_hash != epochs.metadata_hash:
-        found = [("OB27", "the subscribed topics changed: they have other partitions or racks")]
+        found = [("OB27", "the partitions or racks of the subscribed topics changed")]
     return found
 
 
 def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str, list[str]]:
-    """Return the row, the reason of a new epoch in a sentence, and the members that it is about."""
+    """Return the row of a new epoch, its reason as a sentence, and the members that it is about."""
     texts = []
     if news.joined:
         texts.append(f"{listed(news.joined, 'member')} joined")
@@ -379,11 +379,11 @@ def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str,
     if news.regexes:
         texts.append(f"{listed(news.regexes, 'pattern')} matches other topics")
     if texts:
-        texts += [text for rule, text in other_reasons if rule in _TOLD_WITH_OTHERS]
+        texts += [text for rule, text in other_reasons if rule in _INDEPENDENT]
         return "OB23", "; ".join(texts), [*news.joined, *news.gone, *news.changed]
     if other_reasons:
         return other_reasons[0][0], "; ".join(text for _, text in other_reasons), []
-    return "OB23", "nothing shows why", []
+    return "OB23", "the records do not show why", []
 
 
 def topic_ids_in(record: object) -> Iterable[bytes]:

@@ -31,13 +31,13 @@ from kafka_why.observed.records import ClassicMember, MemberSubscription
 ACTIVE, STANDBY, WARM_UP = "active", "standby", "warm-up"
 """The roles of tasks of a streams group."""
 
-# The number of the entry of a group's creation, which is kept free where the creation was not seen. Readers
-# therefore see that the history begins later.
+# The sequence number of the entry about a group's creation. No other entry has it, so that readers see that
+# the history begins later if the creation was not seen.
 CREATION = 1
 
 
 class Classic(Struct, array_like=True, forbid_unknown_fields=True):
-    """A classic group: its members and what they have since `since_ms`."""
+    """A classic group: its members, and their assignments since `since_ms`."""
 
     protocol_name: str | None
     leader_id: str | None
@@ -46,11 +46,11 @@ class Classic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
-    """A rebalance that polls have found: first at `first_ms` in `state` with `members`, last at `last_ms`.
-    `within_ms` is as in `RebalanceSeen`. `last_members` were there when it was last seen in
-    PreparingRebalance.
+    """A rebalance seen by polls: first at `first_ms` in `state` with `members`, last at `last_ms`.
 
-    `before` are the members of the generation before, once the history has the beginning of this rebalance.
+    `within_ms` is as in `RebalanceSeen`. `last_members` were in the group at the last poll that found it in
+    PreparingRebalance. `before` are the members of the previous generation, once the beginning of this
+    rebalance is recorded in the history.
     """
 
     run: str
@@ -63,15 +63,15 @@ class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
     before: list[ClassicMember] | None = None
 
     @property
-    def is_told(self) -> bool:
+    def is_recorded(self) -> bool:
         """Return True if the history has the beginning of this rebalance."""
         return self.before is not None
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
-    """The assignment of a member of a group with epochs since `since_ms`.
+    """The assignment of a member of a group with epochs, in force since `since_ms`.
 
-    It has to give up `revoking` since `revoking_since_ms`.
+    The member has to give up `revoking` since `revoking_since_ms`.
     """
 
     epoch: int
@@ -84,11 +84,12 @@ class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class News(Struct, array_like=True, forbid_unknown_fields=True):
-    """The changes in the records of one request so far: the reasons of the group epoch that may follow.
+    """The changes in the records of one request so far, which are the reasons of a group epoch that may
+    follow.
 
-    `gone` has what is known of each member that went. `away` are members that had left for a while and are
-    removed now, by their instance ids: a member with the same instance id may follow. `changed` says by
-    member what it changed. `is_new_topology`: the topology of a streams group is another one.
+    `gone` has a reason for each member that left. `away` are static members that had left temporarily and are
+    now removed, by instance id: a member with the same instance id may follow. `changed` says what each
+    member changed. `is_new_topology`: the topology of a streams group has changed.
     """
 
     joined: list[str] = field(default_factory=list)
@@ -100,9 +101,10 @@ class News(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
-    """The partitions of a share group by what the share coordinator has done for them, by topic id.
+    """The partitions of a share group by their state at the share coordinator, by topic id.
 
-    `since_ms` is when a topic came to `initializing`, and `first_ms` when such a record came first.
+    `since_ms` is when each topic was added to `initializing`, and `first_ms` is the time of the group's first
+    record of this type.
     """
 
     first_ms: int
@@ -116,8 +118,8 @@ class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
 class Topology(Struct, array_like=True, forbid_unknown_fields=True):
     """The topology of a streams group: the topics that each subtopology reads.
 
-    `epoch` is None without a topology. `validated_epoch` is the epoch at which the topics were found right,
-    -1 for not now. `configs` are the settings of the assignment, None before the first group epoch.
+    `epoch` is None without a topology. `validated_epoch` is the topology epoch whose topics were found valid,
+    or -1 if they are not. `configs` are the settings of the assignment, or None before the first group epoch.
     """
 
     epoch: int | None = None
@@ -132,13 +134,14 @@ class Topology(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
-    """A group whose coordinator keeps epochs: one of the consumer protocol, a share or a streams group. Its
-    group epoch is the group's generation.
+    """The state of a group with epochs: a consumer, share or streams group. Its group epoch is stored as
+    `ObservedGroup.generation`.
 
-    `is_found`: only what the group was like is known, and no change was seen yet. `is_ending`: its records
-    are being removed. `is_settled`: since the last epoch every member has reached its target assignment.
-    `changed_targets` are the target assignments since the last epoch of a target. `share` is for share groups
-    and `topology` for streams groups. These have tasks in the place of partitions, by `task_key`.
+    `is_found`: the group existed before and no change of it was seen yet, so it has no history. `is_ending`:
+    its records are being removed. `is_settled`: every member has reached its target assignment since the last
+    group epoch. `changed_targets` are the members' targets that were written since the last record of a
+    target epoch. `share` is for share groups and `topology` for streams groups, which have tasks (`task_key`)
+    instead of partitions.
     """
 
     kind: str
@@ -159,17 +162,17 @@ class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def task_key(role: str, subtopology: str) -> bytes:
-    """Return what stands for a topic id where a streams group has tasks: `active 0`."""
+    """Return the key of a streams group's tasks, `active 0`, which is used like a topic id."""
     return f"{role} {subtopology}".encode()
 
 
 class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     """A group of the cluster's own coordinator, after its last record, which was appended at `at_ms`.
 
-    `incarnation` and `seq` are as in `state.kafka.group.Group`. `told_ms` is the time of the last history
-    entry. `run` is the id of the first of the last records that have the same time `run_ms`: Kafka writes
-    what follows from one request at one time. Neither `classic` nor `epochs` is set for a group that has
-    nothing but offsets. `sightings` are those of rebalances whose generation has not been read yet.
+    `incarnation` and `seq` are as in `state.kafka.group.Group`. `last_entry_ms` is the time of the last
+    history entry. The last records with the same time `run_ms` are one run, because Kafka writes all records
+    of a request at one time; `run` is the id of the first of them. A group that has only offsets has neither
+    `classic` nor `epochs`. `sightings` are of rebalances whose generation has not been read yet.
     """
 
     group_id: str
@@ -184,7 +187,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     last_rebalance_reason: str = ""
     run: str = ""
     run_ms: int = 0
-    told_ms: int = 0
+    last_entry_ms: int = 0
     offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
     classic: Classic | None = None
     epochs: Epochs | None = None
@@ -196,13 +199,13 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return CLASSIC if self.epochs is None else self.epochs.kind
 
     def member_ids(self) -> list[str]:
-        """Return the members, in the order in which the records name them."""
+        """Return the members in the order of their records."""
         if self.epochs is not None:
             return list(self.epochs.subscriptions)
         return [] if self.classic is None else [member.member_id for member in self.classic.members]
 
     def epochs_state(self) -> str:
-        """Return the state of a group with epochs: maybeUpdateGroupState of Kafka's class of such groups."""
+        """Return the state of a group with epochs. Source: maybeUpdateGroupState of Kafka's group classes."""
         epochs = self.epochs
         assert epochs is not None
         if not epochs.subscriptions:
@@ -218,15 +221,17 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return ConsumerGroupState.RECONCILING.value
 
     def state_now(self) -> str:
-        """Return the state after the last entry. Before the first entry of a group that was there before it
-        follows from its records, whichever of them compaction has left.
+        """Return the state after the last entry. If a group existed before and has no entry yet, its state
+        follows from the records that compaction has left.
         """
         if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
             return self.epochs_state()
         return self.state
 
     def are_members_at_target(self) -> bool:
-        """Return True if the target assignment is that of the group epoch, and every member has it."""
+        """Return True if the target assignment is that of the current group epoch, and every member has
+        it.
+        """
         epochs = self.epochs
         assert epochs is not None
         return self.generation <= epochs.assignment_epoch and all(
@@ -235,20 +240,20 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         )
 
     def why_gone(self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int) -> str:
-        """Return what is known of a member that is gone at `at_ms` and had the partitions since `since_ms`:
-        when the last commit of these was.
+        """Return a sentence about a member that is gone at `at_ms`. It says when the partitions that the
+        member had since `since_ms` were last committed.
         """
         text, partitions = f"member {member_id} left or expired", list(held)
         if not partitions:
             return text
         offsets = (self.offsets.get(p.topic, {}).get(p.partition) for p in partitions)
         last_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
-        if last_ms == since_ms:  # of one poll: which of both came first is not known
+        if last_ms == since_ms:  # both are known from the same poll, so their order is not
             return text
         return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
-        """Return the partitions of a classic member, none if its assignment is not of Kafka's consumer."""
+        """Return the partitions of a classic member; none if its assignment is not of Kafka's consumer."""
         if self.protocol_type != PROTOCOL_TYPE or not member.assignment:
             return []
         try:
@@ -257,14 +262,14 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
             return []
 
     def topic_ids(self) -> set[bytes]:
-        """Return the ids of the topics whose partitions members have or are to get."""
+        """Return the ids of the topics in members' assignments and targets."""
         if self.epochs is None or self.epochs.kind == STREAMS:
             return set()
         has = (assigned.partitions for assigned in self.epochs.assigned.values())
         return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
-        """Return the names of topics by id, with those that the group's own records have."""
+        """Return topic names by id: `names`, and those in the group's own records."""
         if self.epochs is None:
             return dict(names)
         own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}

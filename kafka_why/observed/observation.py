@@ -1,4 +1,4 @@
-"""The handling of one record, and what follows from it: entries of the history and changes of offsets."""
+"""The handling of one record, and its results: entries of the history and changes of offsets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from kafka_why.observed.group import CREATION, Epochs, ObservedGroup
 
 
 class At(NamedTuple):
-    """The place of a record: when the coordinator appended it, in ms, and its id. `incarnation` is the one of
-    a group of which this is the first record.
+    """The append time of a record in ms, and its id. `incarnation` is the incarnation of a group that begins
+    with this record.
     """
 
     time_ms: int
@@ -25,11 +25,11 @@ class At(NamedTuple):
 
 
 class Observation(Struct):
-    """The handling of one record. Handlers change `group`, and add entries by `record`.
+    """The handling of one record. Handlers change `group`, and add entries with `record`.
 
-    `names` are names of topics by id. `has_news`: the group's view has changed. `removed_ms` is when a
-    classic group was removed that had no earlier record: a group with epochs that begins at that time is not
-    new, but was converted.
+    `names` are topic names by id. `has_news`: the group's view has changed. `is_over`: the group has ended.
+    `removed_ms` is when a classic group without earlier records was removed: a group with epochs that begins
+    at that time is not new but converted.
     """
 
     group: ObservedGroup
@@ -56,8 +56,11 @@ class Observation(Struct):
         is_creation = type_ is EntryType.GROUP_CREATED
         assert not is_creation or group.seq == CREATION, "a creation is the first entry"
         group.seq += not is_creation
-        from_state, time_ms = group.state, max(group.told_ms, self.at.time_ms if at_ms is None else at_ms)
-        group.told_ms = time_ms
+        from_state, time_ms = (
+            group.state,
+            max(group.last_entry_ms, self.at.time_ms if at_ms is None else at_ms),
+        )
+        group.last_entry_ms = time_ms
         if to_state is not None and to_state != from_state:
             group.state, group.state_timestamp_ms = to_state, time_ms
         self.has_news = True
@@ -82,10 +85,12 @@ class Observation(Struct):
         )
 
     def epochs(self, kind: str) -> Epochs:
-        """Return the group's epochs. From its first such record on it is a group of this kind."""
+        """Return the group's epochs. A group without epochs, or of another kind, becomes a group of this
+        kind.
+        """
         group = self.group
         if group.epochs is None or group.epochs.kind != kind:
-            if group.classic is not None or group.epochs is not None:  # the record that ended it is missing
+            if group.classic is not None or group.epochs is not None:  # the record that ended that is missing
                 self.lose()
                 group.generation = 0
             elif self.at.time_ms == self.removed_ms and group.seq == CREATION:
@@ -94,10 +99,12 @@ class Observation(Struct):
             group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
         return group.epochs
 
-    def tell(
+    def record_if_seen(
         self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
     ) -> None:
-        """Add an entry of a group with epochs, once a change of the group was seen."""
+        """Add an entry of a group with epochs if a change of the group was already seen. Otherwise only
+        update the group's state.
+        """
         group = self.group
         assert group.epochs is not None
         if not group.epochs.is_found:
@@ -106,17 +113,17 @@ class Observation(Struct):
             group.state, group.state_timestamp_ms = group.epochs_state(), self.at.time_ms
 
     def delete(self, rule: str, reason: str) -> None:
-        """End the group. Its offsets, if it has any, stay as those of a group without members."""
+        """End the group. If it has offsets, these remain in a group without members."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         self.is_over = True
 
     def lose(self) -> None:
-        """Leave a number of the history out, because records that must have been there are missing."""
+        """Skip a sequence number of the history, because records are missing."""
         self.group.seq += 1
 
 
 def listed_partitions(seen: Observation, partitions: Partitions) -> str:
-    """`orders-0, orders-1`; of a streams group Kafka's names of tasks, `active 0_3`."""
+    """Return `orders-0, orders-1`, or a streams group's tasks by Kafka's names, `active 0_3`."""
     joint = "_" if seen.group.type_name == STREAMS else "-"
     shown = seen.group.shown(partitions, seen.names)
     texts = [f"{name}{joint}{number}" for name, numbers in shown.items() for number in numbers]
@@ -124,7 +131,7 @@ def listed_partitions(seen: Observation, partitions: Partitions) -> str:
 
 
 def listed(ids: Iterable[str], noun: str) -> str:
-    """`member a`, `members a and b`, `members a, b and c`."""
+    """Return a list as text: `member a`, `members a and b`, `members a, b and c`."""
     names = list(ids)
     if len(names) == 1:
         return f"{noun} {names[0]}"

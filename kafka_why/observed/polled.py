@@ -1,8 +1,8 @@
-"""A group that is known from polls alone, where `__consumer_offsets` must not be read.
+"""Derives a group's history from polls alone, for principals that may not read `__consumer_offsets`.
 
-What changed from one poll to the next becomes the records that the group's coordinator would have written,
-all at the time of the poll, and sightings of rebalances. So `kafka_why.observed.step` decides what follows,
-as for a log. No IO here.
+The changes from one poll to the next are converted to sightings of rebalances, and to the records that the
+group's coordinator would have written, all at the time of the poll. So `kafka_why.observed.step` derives the
+history as from a log. No IO here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,9 +44,9 @@ REBALANCING = (GroupState.PREPARING_REBALANCE.value, GroupState.COMPLETING_REBAL
 
 
 class ClassicPoll(Struct, frozen=True):
-    """A classic group as DescribeGroups has it, asked at `asked_ms` and answered at `answered_ms`.
+    """The response to a DescribeGroups for a classic group, with the times of request and response.
 
-    A member has its subscription and its assignment if the group is Stable, else empty bytes.
+    Members have subscriptions and assignments if the group is Stable, else empty bytes.
     """
 
     asked_ms: int
@@ -57,7 +57,7 @@ class ClassicPoll(Struct, frozen=True):
     members: tuple[ClassicMember, ...]
 
     def moved(self, by_ms: int) -> "ClassicPoll":
-        """Return the poll with its times by another clock."""
+        """Return the poll with its times shifted to another clock."""
         return replace(self, asked_ms=self.asked_ms + by_ms, answered_ms=self.answered_ms + by_ms)
 
 
@@ -76,9 +76,10 @@ class RebalanceDetector:
         return self._run is not None
 
     def take(self, poll: ClassicPoll, calm_ms: int) -> RebalanceSeen | None:
-        """Return what the next poll shows of a rebalance, or its end; None if the group was calm before, too.
+        """Return a sighting of a rebalance, or of its end, in the next poll. Return None if the group neither
+        was rebalancing before nor is now.
 
-        The group is known to have been calm at `calm_ms`, for the case that this is the first poll.
+        If this is the first poll, the group was not rebalancing at `calm_ms`.
         """
         before = self._run
         if poll.state not in REBALANCING:
@@ -99,7 +100,7 @@ class RebalanceDetector:
 
 
 def _seen(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
-    """Return a sighting. The group's log, or what else is known of it, is read up to the poll."""
+    """Return a sighting. Everything else that is known of the group is read up to the poll."""
     return RebalanceSeen(
         run=run,
         state=poll.state,
@@ -118,7 +119,7 @@ _STABLE, _WAITS, _NOT_SHOWN = 0, 2, -1
 
 
 class PolledMember(Struct, frozen=True):
-    """A member of a group with epochs. `target` is None in a share group, of which it is not shown."""
+    """A member of a group with epochs. `target` is None in a share group, because polls do not show it."""
 
     epoch: int
     subscription: MemberSubscription
@@ -127,7 +128,7 @@ class PolledMember(Struct, frozen=True):
 
 
 class EpochsPoll(Struct, frozen=True):
-    """A group with epochs as its coordinator describes it. `names` are names of topics by id."""
+    """A group with epochs as its coordinator describes it. `names` are topic names by id."""
 
     answered_ms: int
     kind: str
@@ -163,7 +164,7 @@ class PolledGroup:
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        """Apply the next poll: the group, None if it does not exist, and its committed offsets."""
+        """Apply the next poll: the group, or None if it does not exist, and its committed offsets."""
         self.polls += 1
         name = f"poll {self.polls} at {now_ms}"
         self._at = At(now_ms, name, name)
@@ -235,7 +236,9 @@ class PolledGroup:
         leaked: int = 0,
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
-        """Return the next generation. Its number is in the members' subscriptions, or is counted."""
+        """Return the record of the next generation. `leaked` is its number if the members' subscriptions show
+        it, else 0; the number is then counted.
+        """
         group = self.group
         is_first = group is not None and group.classic is None and group.seq > CREATION
         number = (0 if group is None else group.generation) + (not is_first)
@@ -258,7 +261,9 @@ class PolledGroup:
 
 
 def _generation_after(member: ClassicMember) -> int:
-    """Return the generation after the one that the member was in when it joined, 0 if it does not say one."""
+    """Return the generation after the one that the member had when it joined, or 0 if it does not send
+    one.
+    """
     try:
         return (decode_subscription(member.subscription).generation_id or -1) + 1
     except ProtocolError:
@@ -270,7 +275,9 @@ def _held(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str,
 
 
 def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
-    """Yield the records that led from one poll to the next, in the order of a coordinator's."""
+    """Yield the records that lead from one poll to the next, in the order in which a coordinator writes
+    them.
+    """
     had, kind = was.members, now.kind
     for member_id in had.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
@@ -306,15 +313,17 @@ def _group_epoch(now: EpochsPoll) -> GroupEpoch:
 
 
 def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
-    """Return a member's target assignment. A share member that is at the epoch of the target has it."""
+    """Return a member's target assignment, or None if unknown. A share group's member that is at the epoch of
+    the target has reached it.
+    """
     if poll.kind != SHARE:
         return member.target
     return member.assigned if member.epoch == poll.assignment_epoch else None
 
 
 def _step(member: PolledMember, poll: EpochsPoll, before: PolledMember | None) -> MemberAssignment:
-    """Return what a member has. The state that its coordinator has for it is not shown, and follows once the
-    member is at the epoch of the target. Nor is it shown what it has to give up.
+    """Return a member's current assignment. Polls show neither its state, which is derived once the member is
+    at the epoch of the target, nor the partitions that it has to give up.
     """
     is_there = member.epoch == poll.assignment_epoch
     has_all = member.assigned == _target(member, poll)

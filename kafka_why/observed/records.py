@@ -1,9 +1,8 @@
 """The contents of records of `__consumer_offsets`, one class for each kind of record.
 
-A tombstone is a record whose `value` is None, or the class that is named for it. Times are in milliseconds.
-Groups of the consumer protocol, share groups and streams groups have the same kinds of records; `kind` says
-which of them it is. The tasks of streams groups are partitions under a key of their role and subtopology
-(`kafka_why.observed.group.task_key`).
+A tombstone has None as its value, or a class of its own. Times are in milliseconds. Consumer, share and
+streams groups have the same kinds of records; `kind` says which of them the group is. The tasks of streams
+groups are stored as partitions under a key of role and subtopology (`kafka_why.observed.group.task_key`).
 Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, ShareGroup*Value.json,
 StreamsGroup*Value.json.
 """
@@ -38,10 +37,10 @@ class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ClassicGeneration(Struct, frozen=True):
-    """A generation of a classic group. Kafka writes one when it has its assignment, or no member.
+    """A generation of a classic group. Kafka writes it when it has its assignment, or has no members.
 
-    `since_ms` is the time at which the group came into the state before that: the generation was formed then.
-    It is None before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
+    `since_ms` is when the generation was formed, because it is the time at which the group entered the state
+    before that. It is None before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
     """
 
     protocol_type: str
@@ -59,8 +58,8 @@ class ClassicGroupRemoved(Struct, frozen=True):
 class GroupEpoch(Struct, frozen=True):
     """The group epoch. `metadata_hash` is 0 before Kafka 4.1.
 
-    Only streams groups have the epoch at which the topics of the topology were found right, -1 for not now,
-    and the settings of the assignment.
+    Only streams groups have the topology epoch whose topics were found valid (-1 if they are not) and the
+    settings of the assignment.
     """
 
     epoch: int
@@ -75,7 +74,7 @@ class GroupEpochRemoved(Struct, frozen=True):
 
 
 class SubscribedTopics(Struct, frozen=True):
-    """The topics of the group as Kafka 3.7 to 4.0 know them: name and number of partitions by topic id."""
+    """The subscribed topics of a group, in Kafka 3.7 to 4.0: name and number of partitions by topic id."""
 
     topics: Mapping[bytes, tuple[str, int]]
 
@@ -90,7 +89,7 @@ class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The subscription of a member of a group with epochs. `is_classic`: it speaks the classic protocol."""
+    """The subscription of a member of a group with epochs. `is_classic`: it uses the classic protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -106,7 +105,7 @@ class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class MemberSubscribed(Struct, frozen=True):
-    """A member's subscription, None if the member was removed."""
+    """A member's subscription, or None if the member was removed."""
 
     member_id: str
     subscription: MemberSubscription | None
@@ -114,15 +113,15 @@ class MemberSubscribed(Struct, frozen=True):
 
 
 class RegexResolved(Struct, frozen=True):
-    """The topics that a pattern matches, None if no member has the pattern."""
+    """The topics that a pattern matches, or None if no member has the pattern any longer."""
 
     regex: str
     topics: tuple[str, ...] | None
 
 
 class TargetEpoch(Struct, frozen=True):
-    """The epoch of the target assignment, and when it was computed, None if it was removed or before Kafka
-    4.3.
+    """The epoch of the target assignment, or None if it was removed, and when the assignment was computed, or
+    None before Kafka 4.3.
     """
 
     epoch: int | None
@@ -131,7 +130,7 @@ class TargetEpoch(Struct, frozen=True):
 
 
 class MemberTarget(Struct, frozen=True):
-    """A member's target assignment, None if it was removed."""
+    """A member's target assignment, or None if it was removed."""
 
     member_id: str
     partitions: Partitions | None
@@ -151,7 +150,7 @@ class MemberAssignment(Struct, frozen=True):
 
 
 class MemberAssigned(Struct, frozen=True):
-    """A member's assignment, None if it was removed."""
+    """A member's assignment, or None if it was removed."""
 
     member_id: str
     assignment: MemberAssignment | None
@@ -159,9 +158,9 @@ class MemberAssigned(Struct, frozen=True):
 
 
 class SharePartitions(Struct, frozen=True):
-    """The partitions of a share group whose state the share coordinator was asked to initialize, has
-    initialized, and the topics whose state it was asked to delete. `names` are those of the topics. The
-    tombstone has nothing.
+    """The partitions of a share group whose state the share coordinator was asked to initialize, or has
+    initialized, and the topics whose state it was asked to delete. `names` are topic names by id. All fields
+    of the tombstone are empty.
     """
 
     initializing: Partitions
@@ -171,8 +170,8 @@ class SharePartitions(Struct, frozen=True):
 
 
 class TopologySent(Struct, frozen=True):
-    """The topology of a streams group: its epoch, and the topics that each subtopology reads, its
-    repartition topics among them, or `/PATTERN/`. The epoch is None if it was removed.
+    """The topology of a streams group: its epoch, and the topics that each subtopology reads, including
+    repartition topics, or `/PATTERN/`. The epoch is None if the topology was removed.
     """
 
     epoch: int | None

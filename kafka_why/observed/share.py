@@ -1,8 +1,8 @@
-"""Share groups: the state of their partitions, which the share coordinator keeps. Rows OB40 to
+"""Derives the history of share groups' partitions, whose state is at the share coordinator. Rows OB40 to
 OB44.
 
-The group coordinator asks the share coordinator to initialize partitions and to delete their state, and
-writes that it asks, and what was done (ShareGroupStatePartitionMetadata). Only initialized partitions are in
+The group coordinator asks the share coordinator to initialize partitions and to delete their state. It writes
+each request and its result to the log (ShareGroupStatePartitionMetadata). Only initialized partitions are in
 target assignments.
 """
 
@@ -14,19 +14,19 @@ from kafka_why.observed.group import Epochs, ShareState
 from kafka_why.observed.observation import Observation, listed_partitions
 from kafka_why.observed.records import MemberSubscription, SharePartitions
 
-# Kafka's name of a topic that it no longer knows.
+# Kafka's name for a topic that it no longer knows.
 _UNKNOWN = "<UNKNOWN>"
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, "" if no change makes an epoch."""
+    """Return what a member changed, or "" if the change does not lead to a new epoch."""
     return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
 
 
 def observe_partitions(seen: Observation, record: SharePartitions) -> None:
     """Apply the partitions that are initializing, initialized or being deleted."""
     epochs = seen.epochs(SHARE)
-    if epochs.is_ending:  # the group ends, and its state was deleted before
+    if epochs.is_ending:  # the state was deleted before the group
         return
     seen.has_news = True
     was = epochs.share or ShareState(seen.at.time_ms)
@@ -39,50 +39,50 @@ def observe_partitions(seen: Observation, record: SharePartitions) -> None:
         names={**was.names, **names},
         since_ms={t: was.since_ms.get(t, seen.at.time_ms) for t in record.initializing},
     )
-    _tell_new(seen, was, now)
-    _tell_gone(seen, was, now)
+    _record_new(seen, was, now)
+    _record_removed(seen, was, now)
     now.names = {t: now.names[t] for t in _topics(now) if t in now.names}
 
 
-def _tell_new(seen: Observation, was: ShareState, now: ShareState) -> None:
+def _record_new(seen: Observation, was: ShareState, now: ShareState) -> None:
     asked, done = without(now.initializing, was.initializing), without(now.initialized, was.initialized)
     if asked:
         text = f"the share coordinator was asked to initialize {listed_partitions(seen, asked)}"
-        _tell(seen, "OB40", EntryType.SHARE_PARTITIONS_INITIALIZING, text, asked)
+        _record(seen, "OB40", EntryType.SHARE_PARTITIONS_INITIALIZING, text, asked)
     if done:
         since = [was.since_ms[topic_id] for topic_id in done if topic_id in was.since_ms]
         took_ms = seen.at.time_ms - min(since) if since else None
         text = f"the share coordinator has initialized {listed_partitions(seen, done)}"
-        _tell(seen, "OB41", EntryType.SHARE_PARTITIONS_INITIALIZED, text, done, took_ms)
+        _record(seen, "OB41", EntryType.SHARE_PARTITIONS_INITIALIZED, text, done, took_ms)
 
 
-def _tell_gone(seen: Observation, was: ShareState, now: ShareState) -> None:
+def _record_removed(seen: Observation, was: ShareState, now: ShareState) -> None:
     deleting = dict.fromkeys(now.deleting, _ALL)
     failed = without(was.initializing, now.initializing, now.initialized, deleting)
     ended = without(was.initialized, now.initialized, deleting)
     kind = EntryType.SHARE_PARTITIONS_REMOVED
     if failed:
         which = listed_partitions(seen, failed)
-        text = f"{which} are not initializing any more: that failed, or the topic was deleted"
-        _tell(seen, "OB42", EntryType.SHARE_PARTITIONS_NOT_INITIALIZED, text, failed)
+        text = f"{which} are no longer initializing: that failed, or the topic was deleted"
+        _record(seen, "OB42", EntryType.SHARE_PARTITIONS_NOT_INITIALIZED, text, failed)
     if ended:
-        text = f"{listed_partitions(seen, ended)} are not initialized any more: the topic was deleted"
-        _tell(seen, "OB42", kind, text, ended)
+        text = f"{listed_partitions(seen, ended)} are no longer initialized: the topic was deleted"
+        _record(seen, "OB42", kind, text, ended)
     asked = [topic_id for topic_id in now.deleting if topic_id not in was.deleting]
     if asked:
         text = f"the share coordinator was asked to delete the state of {_names(now, asked)}"
         had = {t: was.initialized.get(t, []) for t in asked}
-        _tell(seen, "OB44", EntryType.SHARE_PARTITIONS_DELETING, text, had)
+        _record(seen, "OB44", EntryType.SHARE_PARTITIONS_DELETING, text, had)
     deleted = [topic_id for topic_id in was.deleting if topic_id not in _topics(now)]
-    if deleted:  # OB40 has a topic that is initializing again
-        text = f"the state of {_names(now, deleted)} was deleted, or the topic was"
-        _tell(seen, "OB44", kind, text, {topic_id: [] for topic_id in deleted})
+    if deleted:  # a topic that is initializing again has an entry of OB40
+        text = f"the state of {_names(now, deleted)} was deleted, or the topic itself"
+        _record(seen, "OB44", kind, text, {topic_id: [] for topic_id in deleted})
 
 
 _ALL = range(2**31)
 
 
-def _tell(
+def _record(
     seen: Observation,
     rule: str,
     kind: EntryType,
@@ -90,7 +90,9 @@ def _tell(
     partitions: Partitions,
     took_ms: int | None = None,
 ) -> None:
-    seen.tell(rule, kind, reason, partitions=seen.group.shown(partitions, seen.names), took_ms=took_ms)
+    seen.record_if_seen(
+        rule, kind, reason, partitions=seen.group.shown(partitions, seen.names), took_ms=took_ms
+    )
 
 
 def _names(state: ShareState, topic_ids: Iterable[bytes]) -> str:
@@ -102,7 +104,7 @@ def _topics(state: ShareState) -> set[bytes]:
 
 
 def without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> Partitions:
-    """Return the partitions that none of the others has."""
+    """Return the partitions that are in none of `others`."""
     left = {
         topic_id: [n for n in numbers if not any(n in other.get(topic_id, ()) for other in others)]
         for topic_id, numbers in partitions.items()
@@ -111,7 +113,9 @@ def without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> P
 
 
 def reasons(seen: Observation, epochs: Epochs) -> list[tuple[str, str]]:
-    """Return why the epoch is a new one: GroupMetadataManager.initializedAssignmentPending."""
+    """Return the reasons for a new epoch that concern partitions. Source:
+    GroupMetadataManager.initializedAssignmentPending.
+    """
     state = epochs.share
     if state is None:
         return []

@@ -1,10 +1,11 @@
-"""Classic groups that were seen rebalancing beside their log. Rows OB30 to OB33.
+"""Applies sightings: polls that found a classic group rebalancing, which its log does not show. Rows OB30 to
+OB33.
 
-The log has a generation when its assignment is stored. Polls of the brokers (ListGroups, DescribeGroups) show
-a group while it rebalances, so they bound when the rebalance began, and say who was a member by then. They do
-not tell members that have joined from those that the others wait for. What was seen and the log come by
-different ways. So the history has the beginning of a rebalance only when the log has been read up to it: at
-the generation that follows, or when a sighting says how far the log has been read.
+The log has a generation only once its assignment is stored. Polls of the brokers (ListGroups, DescribeGroups)
+show a group while it rebalances, so they bound when the rebalance began, and show the members at that time.
+They do not distinguish members that have joined from those that the others wait for. Sightings and the log
+arrive independently. So the beginning of a rebalance is recorded in the history only when the log has been
+read up to it: at the generation that follows, or when a sighting says how far the log has been read.
 """
 
 from collections.abc import Sequence
@@ -16,12 +17,12 @@ from kafka_why.observed.group import Classic, ObservedGroup, Sighting
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import ClassicMember
 
-# A generation that was formed later after the last sighting is not known to be the one of that rebalance.
+# A generation that was formed longer than this after the last sighting may be of another rebalance.
 SILENCE_MAX_MS = 15_000
-# The clocks of two brokers are taken to differ by less.
+# The assumed maximum difference of two brokers' clocks.
 CLOCKS_DIFFER_MS = 500
 _SIGHTINGS_MAX = 8
-_NO_GENERATION = "the rebalance made no generation, so the one before holds"
+_NO_GENERATION = "the rebalance formed no generation, so the previous one is still in force"
 
 
 def observe_sighting(seen: Observation, now: RebalanceSeen) -> None:
@@ -43,13 +44,13 @@ def observe_sighting(seen: Observation, now: RebalanceSeen) -> None:
     if now.read_ms is not None and now.read_ms >= found.first_ms:
         for earlier in group.sightings[: group.sightings.index(found)]:
             _end(seen, earlier)
-        if not found.is_told and found.members is not None:
-            _tell(seen, found, [], found.first_ms)
+        if not found.is_recorded and found.members is not None:
+            _record_beginning(seen, found, [], found.first_ms)
 
 
 def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
-    # A record that took less time to be written is nearer to the truth.
-    if not found.is_told and now.first_ms > classic.since_ms + CLOCKS_DIFFER_MS:
+    # The earliest time is the best estimate, because each was delayed until its record was written.
+    if not found.is_recorded and now.first_ms > classic.since_ms + CLOCKS_DIFFER_MS:
         found.first_ms = min(found.first_ms, now.first_ms)
     found.last_ms = now.seen_ms
     if now.state == GroupState.PREPARING_REBALANCE:
@@ -57,16 +58,16 @@ def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
 
 
 def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
-    """Return what was seen of a rebalance after the group's last generation, None if it may be an
-    older one.
+    """Return a sighting of a new rebalance, or None if it may be of one before the group's last
+    generation.
     """
-    # Before the first generation of a new group there was no rebalance.
+    # A new group had no rebalance before its first generation, so the clocks' difference does not matter.
     is_new = group.generation == 0 and not classic.members
     since_ms = classic.since_ms if is_new else classic.since_ms + CLOCKS_DIFFER_MS
     if now.first_ms > since_ms:
         members = now.members if now.seen_ms == now.first_ms else None
         return _sighting(now, now.first_ms, now.within_ms, members)
-    # A generation was stored between two polls, and the group rebalances again.
+    # The series of polls began earlier, so a generation was stored meanwhile and the group rebalances again.
     if now.seen_ms > since_ms:
         return _sighting(now, now.seen_ms, now.seen_ms - classic.since_ms, now.members)
     return None
@@ -76,7 +77,7 @@ def _sighting(
     now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
 ) -> Sighting:
     """Return a new sighting. It has members only if they were polled before the generation was formed."""
-    # Once the generation is formed, its members are shown, and not those that were there at the beginning.
+    # Once the generation is formed, polls show its members instead of those at the beginning.
     is_early = now.state == GroupState.PREPARING_REBALANCE
     known = list(members) if members is not None and is_early else None
     return Sighting(now.run, now.state, first_ms, within_ms, known, now.seen_ms)
@@ -88,40 +89,42 @@ def claim(
     """Return the sighting of the rebalance that formed a generation with these members, or None if there is
     none.
 
-    Add the beginning of that rebalance to the history, unless it is there already. `also` is added to its
-    reason.
+    The beginning of that rebalance is recorded in the history unless it already was. `also` is appended to
+    its reason.
     """
     group = seen.group
     stored_ms = seen.at.time_ms
-    mine = [s for s in group.sightings if s.is_told or s.first_ms < stored_ms]
+    mine = [s for s in group.sightings if s.is_recorded or s.first_ms < stored_ms]
     later_ms = stored_ms + CLOCKS_DIFFER_MS
-    group.sightings = [s for s in group.sightings if s.first_ms > later_ms and not s.is_told]
-    told = next((s for s in mine if s.is_told), None)
-    if told is not None or not mine:
-        return told
+    group.sightings = [s for s in group.sightings if s.first_ms > later_ms and not s.is_recorded]
+    recorded = next((s for s in mine if s.is_recorded), None)
+    if recorded is not None or not mine:
+        return recorded
     found = mine[-1]
     earliest_ms = found.first_ms - found.within_ms
     if formed_ms - found.last_ms > SILENCE_MAX_MS or formed_ms < earliest_ms:
         return None
-    if _is_of_a_later_one(seen, found, members):
+    if _is_of_later_rebalance(seen, found, members):
         return None
-    _tell(seen, found, members, min(found.first_ms, formed_ms), also)
+    _record_beginning(seen, found, members, min(found.first_ms, formed_ms), also)
     return found
 
 
-def _is_of_a_later_one(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
-    """Return True if the sighting lacks a member of both generations. It was seen in a later rebalance then,
-    because no member id comes again.
+def _is_of_later_rebalance(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
+    """Return True if the sighting is of a later rebalance: it lacks a member of both generations, and no
+    member id is used twice.
     """
     assert seen.group.classic is not None
     stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
     return found.members is not None and not stayed <= {m.member_id for m in found.members}
 
 
-def _tell(
+def _record_beginning(
     seen: Observation, found: Sighting, formed: Sequence[ClassicMember], at_ms: int, also: str = ""
 ) -> None:
-    """Record the beginning of a rebalance. `formed` are the members of the generation if there is one."""
+    """Record the beginning of a rebalance. `formed` are the members of its generation, if it has formed
+    one.
+    """
     group = seen.group
     classic = group.classic
     assert classic is not None
@@ -129,8 +132,8 @@ def _tell(
     change = difference(before, formed, group.protocol_type)
     there = _there(before, formed, found) if found.members is not None else list(formed)
     at_first = difference(before, there, group.protocol_type)
-    earliest_ms = max(found.first_ms - found.within_ms, group.told_ms)
-    at_ms = max(at_ms, group.told_ms)
+    earliest_ms = max(found.first_ms - found.within_ms, group.last_entry_ms)
+    at_ms = max(at_ms, group.last_entry_ms)
     open_rebalance(
         seen,
         Change(at_first.joined, at_first.gone, at_first.back, change.changed if formed else []),
@@ -144,10 +147,10 @@ def _tell(
 def _there(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """Return the members at the first sighting, with the data of the formed generation, else of the one
-    before, else of the poll.
+    """Return the members at the first sighting, each with its data in the formed generation, or else in the
+    previous one, or else in the poll.
 
-    If a generation was formed, members of neither generation are left out: if clocks differ, they may belong
+    If a generation was formed, members of neither generation are omitted: if clocks differ, they may belong
     to the next one.
     """
     known = {m.member_id: m for m in (*before, *formed)}
@@ -169,10 +172,10 @@ def _as_seen(member: SeenMember) -> ClassicMember:
 
 
 def record_later(seen: Observation, sighting: Sighting, change: Change, formed_ms: int) -> list[str] | None:
-    """Record who came and went after the group was first seen rebalancing.
+    """Record the members that joined and left after the group was first seen rebalancing.
 
-    Returns the members of the generation before that were there when it was last seen, and are gone: the
-    others waited for these, if for any. None if there are none.
+    Returns the members that the others may have waited for: those of the previous generation that were in the
+    group when it was last seen and are gone now. Returns None if there are none.
     """
     still = set(sighting.last_members or ())
     had = {m.member_id for m in sighting.before or ()}
@@ -191,14 +194,14 @@ def record_later(seen: Observation, sighting: Sighting, change: Change, formed_m
 
 
 def end_all(seen: Observation) -> None:
-    """End the rebalances that were seen: the log shows that they are over, and had no generation."""
+    """End all sightings: the log shows that these rebalances are over and formed no generation."""
     for sighting in list(seen.group.sightings):
         _end(seen, sighting)
 
 
 def _end(seen: Observation, found: Sighting) -> None:
     """End a rebalance that formed no generation in the log, because another broker now coordinates the group
-    and has loaded the generation before.
+    and has loaded the previous generation.
     """
     group = seen.group
     group.sightings = [s for s in group.sightings if s is not found]

@@ -1,4 +1,4 @@
-"""Applies records of `__consumer_offsets` to a group. The outcome follows from the records alone."""
+"""Applies records of `__consumer_offsets` to a group. The result depends only on the records."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ from kafka_why.observed.records import (
 )
 from kafka_why.observed.sightings import observe_sighting
 
-# No record of the log has this time, so the next one is of another request.
+# No record of the log has this time, so the next record begins a new run.
 _NO_TIME = -1
 
 
@@ -37,17 +37,17 @@ def observe(
     names: Mapping[bytes, str],
     removed_ms: int | None = None,
 ) -> Observation:
-    """Apply the next record of a group's partition, which is changed in place.
+    """Apply the next record of a group's partition to the group, which is changed in place.
 
-    `names` are the names of topics by id, as far as they are known. `removed_ms` is that of the observation
-    before. The group of the result is the one after the record, or there is none if `is_over`.
+    `names` are the known topic names by id. `removed_ms` is that of the previous observation. The result has
+    the group after the record, unless the result's `is_over` is True.
     """
     if group is None:
         group = ObservedGroup(group_id, at.incarnation)
     if at.time_ms != group.run_ms or not group.run:
         group.run, group.run_ms = at.record, at.time_ms
         epochs.begin_run(group)
-    # The clock of another broker may be behind that of the one before.
+    # The group's coordinator may have moved to a broker whose clock is behind.
     if at.time_ms >= group.at_ms:
         group.at_ms = at.time_ms
     else:

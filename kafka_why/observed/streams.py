@@ -1,7 +1,7 @@
-"""Streams groups: their topology, and members with tasks. Rows OB50 to OB52.
+"""Derives the history of streams groups: their topology, and members with tasks. Rows OB50 to OB52.
 
-A group epoch names the topology epoch at which all topics were found right, and the settings of the
-assignment. Until the topics are right the group is NotReady, and no member has a task.
+The record of a group epoch has the topology epoch whose topics were found valid, and the settings of the
+assignment. Until the topics are valid the group is NotReady, and no member has a task.
 """
 
 from kafka_why.contract.kafka.history import STREAMS, EntryType
@@ -27,7 +27,7 @@ _OF_STREAMS = {
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, "" for nothing."""
+    """Return what a member changed, or "" if it changed nothing."""
     found = [text for name, text in _FIELDS.items() if getattr(was, name) != getattr(now, name)]
     if was.streams is not None and now.streams is not None:
         found += [
@@ -51,13 +51,13 @@ def observe_topology(seen: Observation, record: TopologySent) -> None:
     epochs = seen.epochs(STREAMS)
     seen.has_news = epochs.news.is_new_topology = True
     epochs.topology.epoch, epochs.topology.sources = record.epoch, dict(record.sources)
-    tell_topology(seen, epochs.topology)
+    record_topology(seen, epochs.topology)
 
 
-def tell_topology(seen: Observation, topology: Topology) -> None:
-    """Add an entry about the topology, unless no change of the group was seen yet."""
+def record_topology(seen: Observation, topology: Topology) -> None:
+    """Add an entry about the topology, if a change of the group was already seen."""
     read = [f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()]
-    seen.tell(
+    seen.record_if_seen(
         "OB50",
         EntryType.TOPOLOGY_CHANGED,
         f"the topology of epoch {topology.epoch}: subtopology {'; '.join(read)}",
@@ -66,7 +66,7 @@ def tell_topology(seen: Observation, topology: Topology) -> None:
 
 
 def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return why the epoch is a new one, besides what members did."""
+    """Return the reasons for a new epoch that do not concern members."""
     if topology.configs is None:  # the first epoch
         return []
     found = []
@@ -76,7 +76,7 @@ def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
             if record.validated_topology_epoch < 0
             else (
                 "OB51",
-                f"all topics of topology epoch {record.validated_topology_epoch} are there and right",
+                f"all topics of topology epoch {record.validated_topology_epoch} exist and are valid",
             )
         )
     now = record.assignment_configs or {}
@@ -88,7 +88,7 @@ def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
 
 
 def read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
-    """Return the partitions that active tasks read, of topics that exist."""
+    """Return the partitions that active tasks read."""
     return [
         TopicPartition(topic, number)
         for subtopology, topics in topology.sources.items()

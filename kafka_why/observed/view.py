@@ -1,4 +1,4 @@
-"""The view of an observed group on the groups topic."""
+"""Builds the view of an observed group for the groups topic."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -38,7 +38,7 @@ _NOTHING = Assigned(
 
 
 def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
-    """Return a copy of the group for readers. `names` are the names of topics by id."""
+    """Return the group's view. `names` are topic names by id."""
     state, classic, epochs = group.state_now(), group.classic, group.epochs
     is_stable = state == GroupState.STABLE
     return GroupSnapshot(

@@ -45,8 +45,8 @@ class Assignor(Protocol):
 def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> list[MemberId]:
     """Return static members by group.instance.id, then dynamic members by member id.
 
-    A static member therefore keeps its place when it rejoins with a new member id. An instance id belongs to
-    one member of a group. If two members share one, their member ids decide (Kafka leaves the order open).
+    A static member therefore keeps its position when it rejoins with a new member id. An instance id belongs
+    to one member of a group. If two members share one, their member ids decide (Kafka leaves the order open).
     """
 
     def place(member_id: MemberId) -> tuple[bool, bytes, bytes]:
@@ -72,12 +72,12 @@ _UNKNOWN: frozenset[str] = frozenset()
 
 
 def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
-    """Return the racks of one partition; the empty set if they are unknown."""
+    """Return the racks of one partition, or the empty set if they are unknown."""
     racks_of_topic = racks.get(topic, ())
     return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
 
 
-def are_racks_of_use(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
+def do_racks_matter(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
     """Return True if a rack-aware assignment can differ: some member is near some partitions but not all.
 
     If every partition has replicas on the same racks, each member is near all of them or none.

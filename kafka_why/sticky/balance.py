@@ -7,7 +7,8 @@ from kafka_why.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:
-    """Leave every owned partition with its owner. Give the others to the least loaded, near members first.
+    """Leave every owned partition with its owner. Give each other one to the least loaded of its near members
+    (`StickyGroup.is_near`), or of all its subscribers if none is near.
 
     Topics with few subscribers go first, as in Kafka, because they have the least choice.
     """

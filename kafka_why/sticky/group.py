@@ -14,7 +14,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
     java_order,
 )
-from kafka_why.sticky.api import NO_RACKS, are_racks_of_use, members_in_order, replica_racks
+from kafka_why.sticky.api import NO_RACKS, do_racks_matter, members_in_order, replica_racks
 
 NOBODY: Final = -1
 
@@ -124,7 +124,7 @@ def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: lis
 
 
 def _settle(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
-    """Return the sole claimant of the latest generation and of the one before; `NOBODY` if none."""
+    """Return the sole claimant of the latest generation, and that of the previous one, or `NOBODY`."""
     generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
     sole = [NOBODY, NOBODY]
     for place, generation in enumerate(generations[:2]):
@@ -151,5 +151,5 @@ def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: Partit
         for index, topic in enumerate(group.topics)
         for number in range(group.first[index + 1] - group.first[index])
     ]
-    if are_racks_of_use(known, replicas):
+    if do_racks_matter(known, replicas):
         group.rack_of, group.replica_racks = member_racks, replicas

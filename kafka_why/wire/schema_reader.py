@@ -1,11 +1,11 @@
-"""A decoder of messages by Kafka's own schemas: the only one for clients' requests, and for the brokers'
-records. See docs/decisions/0028.
+"""Decodes messages by Kafka's own schemas: clients' requests, and the records of `__consumer_offsets`. See
+docs/decisions/0028.
 
-It accepts only the encodings that Kafka's writer produces. So everyone who decodes these bytes after the
-gateway gets the same message. It refuses numbers that are longer than needed or have more than 31 bits, tags
-that are doubled or out of order, a tagged field that does not match its size, null where the schema does not
-allow it, strings that exceed 32,767 bytes or are not UTF-8, and bytes after the end. A message is read in one
-pass, in time proportional to its bytes.
+The decoder accepts only the encodings that Kafka's writer produces, so that all later readers of the bytes
+get the same message as the gateway. It refuses numbers that are longer than needed or have more than 31 bits,
+tags that are duplicate or out of order, a tagged field that does not match its size, null where the schema
+does not allow it, strings that exceed 32,767 bytes or are not UTF-8, and bytes after the end. A message is
+read in one pass, in time proportional to its bytes.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _NO_ID = bytes(_ID_BYTES)
 # A frame has budget for millions of entries. Reading this many takes 20 to 200 ms.
 ELEMENTS_MAX = 50_000
 UNLIMITED = 2**31
-# So many entries take some tenths of a millisecond.
+# The number of entries between two pauses. They take some tenths of a millisecond.
 _BETWEEN_PAUSES = 128
 
 Pause = Callable[[], None]
@@ -47,7 +47,7 @@ Pause = Callable[[], None]
 class EntryBudget:
     """The number of array entries and tags that one message may still have.
 
-    `pause` is called after every few of them.
+    `pause` is called after every _BETWEEN_PAUSES entries.
     """
 
     left: int
@@ -55,9 +55,9 @@ class EntryBudget:
 
 
 Value = Callable[[bytes, int, EntryBudget], tuple[Any, int]]
-"""Reads a value. Returns it and the position after it."""
+"""A function that reads a value. It returns the value and the position after it."""
 Step = Callable[[Any, bytes, int, EntryBudget], int]
-"""Reads some fields of a structure into it. Returns the position after them."""
+"""A function that reads some fields of a structure into an object. It returns the position after them."""
 
 
 class SchemaReader:
@@ -84,7 +84,7 @@ class SchemaReader:
         try:
             request, at = self._read(message, at, EntryBudget(elements_max, pause))
             if at != len(message):
-                raise ProtocolError(f"{len(message) - at} bytes behind its end")
+                raise ProtocolError(f"{len(message) - at} bytes after its end")
         except UnicodeDecodeError as why:
             raise ProtocolError(f"{self._name} has a string that is not UTF-8") from why
         except (error, IndexError):
@@ -193,8 +193,8 @@ def _into(name: str, value: Value) -> Step:
 def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
     """Return a step that reads the tag section.
 
-    Beside the known tags, it refuses those in `refused`, or all if that is None. Kafka skips tags that its
-    schema has in no version.
+    It refuses the tags in `refused` or, if that is None, all unknown ones. Kafka skips tags that its schema
+    has in no version.
     """
 
     def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:

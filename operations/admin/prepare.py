@@ -52,7 +52,7 @@ def prepare_reset(
     inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
     partitions = _partitions(log, inactive, scenario, topics, described.offsets)
     everything = {p for wanted in partitions.values() for p in wanted}
-    if missing := everything - log.there(everything):
+    if missing := everything - log.filter_existing(everything):
         raise _not_there(sorted(missing))
     bounds = log.bounds(everything)
     at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}

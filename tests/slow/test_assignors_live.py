@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.sticky.api import are_racks_of_use
+from kafka_why.sticky.api import do_racks_matter
 from tests.harness.kafkas_assignors import Answer, Case, ask_kafka, read_answer
 from tests.harness.live_cases import identical_cases, random_case
 
@@ -35,7 +35,7 @@ def far_from_rack(case: Case, answer: Answer) -> int:
     rack_of = {m: member.subscription.rack_id for m, member in case.members.items()}
     wanted = {topic for member in case.members.values() for topic in member.subscription.topics}
     replicas = {TopicPartition(t, n): r for t in wanted for n, r in enumerate(case.racks[t])}
-    if not are_racks_of_use({rack for rack in rack_of.values() if rack}, replicas.values()):
+    if not do_racks_matter({rack for rack in rack_of.values() if rack}, replicas.values()):
         return 0
     held = ((rack_of[m], p) for m, partitions in answer.items() for p in partitions)
     return sum(rack is not None and rack not in replicas[p] for rack, p in held)

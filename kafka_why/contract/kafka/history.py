@@ -16,8 +16,8 @@ class GroupState(StrEnum):
 
     Empty: no members. A JoinGroup starts PreparingRebalance.
 
-    PreparingRebalance: JoinGroups are parked until every member joined or the time is over. The next state is
-    CompletingRebalance, or Empty.
+    PreparingRebalance: JoinGroups are parked until every member has joined or the time is over. The next
+    state is CompletingRebalance, or Empty.
 
     CompletingRebalance: the generation is formed. SyncGroups are parked until the leader sends the
     assignment. The next state is Stable.
@@ -25,7 +25,7 @@ class GroupState(StrEnum):
     Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
     PreparingRebalance.
 
-    Kafka's fifth state, Dead, is that of a deleted group. Here only answers and the history use it.
+    Kafka's fifth state, Dead, is that of a deleted group. Only answers and the history use it here.
     """
 
     EMPTY = "Empty"

@@ -131,7 +131,7 @@ class LeaveGroup(Request[LeaveGroupResponse], frozen=True, kw_only=True, tag=Tru
 
 
 class CommittedPartition(Struct, frozen=True):
-    """The offset of the next record to read of one partition, and the committer's metadata text."""
+    """The offset of the next record to read from one partition, and the committer's metadata text."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -140,7 +140,7 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, None if the sender does not know it."""
+    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, or None if the sender does not know it."""
 
     name: ShortStr
     partitions: list[CommittedPartition]
@@ -234,9 +234,8 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups. With `lists_changed`, which requires `waits_for_views`, a replica may
-    list the changed groups in an early answer (`DescribeGroupResponse.changed`). The query's answer is not
-    affected.
+    """One group of a DescribeGroups. `lists_changed` asks a replica to list changed groups in an early answer
+    (`DescribeGroupResponse.changed`); it requires `waits_for_views`, and does not affect the query's answer.
     """
 
     lists_changed: bool | UnsetType = UNSET
@@ -273,8 +272,8 @@ Looked = Annotated[dict[ShortStr, RegexResolution], Meta(max_length=1)]
 
 
 class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
-    """The one request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
-    tells what it owns, and leaves.
+    """The only request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
+    reports what it owns, and leaves.
 
     `member_epoch` is 0 to join, -1 to leave, -2 if a static member leaves for a while. A field that is None,
     or `rebalance_timeout_ms` -1, says that nothing has changed.
@@ -317,7 +316,7 @@ class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, k
 class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
     """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs.
 
-    `configs` are values by Kafka's names, None to go back to the coordinator's own. With `validate_only`
+    `configs` are values by Kafka's names, or None to return to the coordinator's value. With `validate_only`
     nothing is changed.
     """
 

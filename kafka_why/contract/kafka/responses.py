@@ -151,11 +151,12 @@ class ListedGroup(Struct, frozen=True):
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
     """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
-    `pending_offsets` are the offsets that are pending in transactions, by topic and partition; a partition's
-    is that of the last request. The field is omitted if none is pending. Kafka's response has no such field.
-    `error_message` is set for a group of the consumer protocol, in versions that have it. `changed` is set by
-    a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that may have changed
-    since the last committed batch of the query, as they are now.
+
+    `pending_offsets` are the offsets that are pending in transactions, by topic and partition; for a
+    partition with several, the last request's. The field is omitted if none is pending. Kafka's response has
+    no such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
+    `changed` is set only by a replica, for `DescribeGroup.lists_changed`: the current rows of the partition's
+    groups that may have changed since the last committed batch of the query.
     """
 
     error_message: str | UnsetType = UNSET
@@ -180,9 +181,10 @@ class AssignedTopicPartitions(Struct, frozen=True):
 
 
 class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
-    """`assignment` is all that the member may use, None if it is what the member knows already.
+    """`assignment` has all partitions that the member may use, or is None if the member already knows
+    them.
 
-    An answer with an error has nothing but the error and its text.
+    An answer with an error has only the error and its text.
     """
 
     error_message: str | None = None
@@ -195,8 +197,8 @@ class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
 class ConsumerGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"
 ):
-    """`look` is the member's pattern if the group needs its topics again, else it is omitted. The sender's
-    next request for this member has the topics that the client may DESCRIBE
+    """`look` is the member's pattern if the group needs its topics again, else it is omitted. The sender then
+    puts the matching topics that the client may DESCRIBE into its next request for this member
     (`ConsumerGroupHeartbeat.looked`).
     """
 
@@ -281,7 +283,7 @@ class DescribeShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag
 
 
 class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
-    """The outcome for one partition. It is as short as can be, because a group has thousands of them."""
+    """The outcome for one partition. It is short because a group has thousands of them."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE

@@ -96,8 +96,8 @@ class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=T
 class ShareStatePartition(Struct, frozen=True):
     """The outcome of a task for one partition.
 
-    `error_code` is the share coordinator's. `state_epoch` and `start_offset` are what it has recorded, if it
-    refused the task for that (FENCED_STATE_EPOCH), else None.
+    `error_code` is the share coordinator's. If it refused the task because of its recorded state
+    (FENCED_STATE_EPOCH), `state_epoch` and `start_offset` are that state, else None.
     """
 
     topic_id: UUID

@@ -1,6 +1,5 @@
-"""Parts of the sentences of the history.
-
-Lists are short, because the fields of an entry have everything.
+"""Formats parts of the history's sentences. Lists are short, because the fields of an entry have
+everything.
 """
 
 import re
@@ -45,8 +44,8 @@ _LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s be
 
 
 def last_commit(ago_ms: int | None) -> str:
-    """Return a sentence on how long before its removal a member last committed; `ago_ms` is None if it never
-    had.
+    """Return a sentence that says how long before its removal a member last committed. `ago_ms` is None if it
+    never did.
     """
     if ago_ms is None:
         return _NO_COMMIT
@@ -54,8 +53,8 @@ def last_commit(ago_ms: int | None) -> str:
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the sentence of `last_commit` in a reason, "" if it has none. The result counts from a time
-    `earlier_ms` before the one that the reason counts from.
+    """Return the sentence of `last_commit` in a reason, or "" if it has none. The returned sentence is for a
+    removal that was `earlier_ms` before the reason's.
     """
     found = _LAST_COMMIT.search(reason)
     if found is not None:

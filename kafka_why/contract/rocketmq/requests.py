@@ -158,8 +158,9 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="GATEWAY_STARTED"):
-    """The gateway was started: the connections of its other starts are closed. One record for each group that
-    has some, without an answer. An empty `gateway_start` says that the gateway is gone.
+    """The gateway was started, so the connections of its earlier starts are closed. There is one record for
+    each group with such connections, without an answer. An empty `gateway_start` means that the gateway is
+    gone.
     """
 
     group_id: Name

@@ -22,7 +22,7 @@ def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
 
 
 def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
-    """Return the run of queues of one of the ids, both sorted; the first clients get a longer run."""
+    """Return one client's run of the queues; the first clients get one queue more. Both lists are sorted."""
     index = client_ids.index(own_cid)
     quota, clients_with_extra = divmod(len(queues), len(client_ids))
     start = index * quota + min(index, clients_with_extra)
@@ -32,5 +32,5 @@ def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid
 def averagely_by_circle(
     queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str
 ) -> list[MessageQueue]:
-    """Return every n-th queue for one of the n ids, both sorted."""
+    """Return one client's queues: every n-th for n client ids. Both lists are sorted."""
     return list(queues[client_ids.index(own_cid) :: len(client_ids)])

@@ -1,4 +1,4 @@
-"""Decodes records of `__consumer_offsets` to what they say (`kafka_why.observed.records`)."""
+"""Decodes records of `__consumer_offsets` to the classes of `kafka_why.observed.records`."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +16,7 @@ _UNKNOWN = -1
 
 
 class GroupRecord(NamedTuple):
-    """A record of one group, and what it says of it."""
+    """The group of a record, and its content."""
 
     group_id: str
     says: AnyRecord
@@ -97,12 +97,12 @@ def _topics(raw: RawRecord) -> AnyRecord:
 def _of_member(
     says: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
 ) -> AnyRecord:
-    """Return what a record says of one member, None in the place of what was removed."""
+    """Return the content of a record about one member, with None for a tombstone."""
     return says(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
-    """Return what a member has sent, as a record or a description of its group has it."""
+    """Return a member's subscription, from a record or from the description of its group."""
     classic = getattr(sent, "classic_member_metadata", None)
     return records.MemberSubscription(
         instance_id=getattr(sent, "instance_id", None),
@@ -177,7 +177,7 @@ def _topology(raw: RawRecord) -> AnyRecord:
 
 
 def topology_of(sent: Any) -> records.TopologySent:
-    """Return the topology of a streams group, as a record or a description has it."""
+    """Return the topology of a streams group, from a record or from a description."""
     topics = {
         one.subtopology_id: (
             *one.source_topics,

@@ -1,4 +1,4 @@
-"""The partition of `__consumer_offsets` that has a group, of Kafka's coordinator and of Redpanda's.
+"""Computes the partition of `__consumer_offsets` that has a group, in Kafka and in Redpanda.
 
 Source: GroupCoordinator.partitionFor; Redpanda's coordinator_ntp_mapper.h, xx.h and jump_consistent_hash.h.
 """
@@ -19,18 +19,18 @@ _JUMP = 2_862_933_555_777_941_757
 
 
 def partition_of_offsets(group_id: str, partitions: int) -> int:
-    """Return a group's partition of a topic with `partitions` partitions. Java's String.hashCode decides."""
+    """Return a group's partition in Kafka, of a topic with `partitions` partitions: by String.hashCode."""
     units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:
         code = (31 * code + unit) & 0xFFFF_FFFF
-    # Utils.abs: the least number, which has no absolute value, counts as 0.
+    # As in Utils.abs, the minimum int, which has no absolute value, becomes 0.
     return (0 if code == _MIN else code if code < _MIN else (1 << 32) - code) % partitions
 
 
 def redpandas_partition(group_id: str, partitions: int) -> int:
-    """Return Redpanda's partition of a topic with `partitions` partitions: a jump consistent hash of the
-    XXH64.
+    """Return a group's partition in Redpanda, of a topic with `partitions` partitions: a jump consistent hash
+    of the XXH64.
     """
     key, found, following = xxh64(group_id.encode()), -1, 0
     while following < partitions:
@@ -41,7 +41,7 @@ def redpandas_partition(group_id: str, partitions: int) -> int:
 
 
 def xxh64(data: bytes) -> int:
-    """Return the XXH64 of `data` with the seed 0."""
+    """Return the XXH64 hash of `data` with seed 0."""
     prime_1, prime_2, prime_3, prime_4, prime_5 = _PRIMES
     at, code = 0, prime_5
     if len(data) >= _STRIPE_BYTES:

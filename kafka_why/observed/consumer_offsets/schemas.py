@@ -1,10 +1,10 @@
-"""Kafka's schemas of the records of `__consumer_offsets`, and what reads a record by them.
+"""Reads records of `__consumer_offsets` by Kafka's schemas.
 
 `schemas.json` has the definitions of Kafka 4.4 (`common/message` in the jar of its group coordinator), which
 cover all versions since Kafka 0.9: without comments, and with the common structures where they are used.
 Redpanda writes a version before each member of a classic group; such a record is read if it is not one of
-Kafka's.
-Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's group_metadata.cc.
+Kafka's. Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's
+group_metadata.cc.
 """
 
 from copy import deepcopy
@@ -22,11 +22,11 @@ SCHEMAS = "schemas.json"
 _KEY_VERSION = 0
 _PREFIX_BYTES = 2
 _VALUE = "coordinator-value"
-# Partitions are committed again and again, so their keys are remembered. Clients choose the names in a key,
-# so no longer key is.
+# Partitions are committed again and again, so their keys are cached. Longer keys are not, because clients
+# choose the names in a key.
 _KEYS_REMEMBERED = 10_000
 _REMEMBERED_MAX_BYTES = 512
-# The largest record has about this many entries: a target assignment of so many partitions.
+# The maximum number of entries in a record. The largest is a target assignment of this many partitions.
 ENTRIES_MAX = 1_000_000
 
 
@@ -88,7 +88,9 @@ def _redpandas_reader() -> SchemaReader:
 
 
 def _key(key: bytes) -> tuple[int, Any]:
-    """Return the type of a key, and its fields, which nobody changes. Raises UnknownRecord, ProtocolError."""
+    """Return the type of a key, and its fields, which callers must not change. Raises UnknownRecord,
+    ProtocolError.
+    """
     number = record_type(key)
     return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
 
@@ -105,7 +107,7 @@ def record_type(key: bytes) -> int:
 
 @cache
 def schemas() -> dict[tuple[int, bool], Schema]:
-    """Return the schemas by the type of the record, and whether they are of its value."""
+    """Return the schemas by the record's type and by True for the schema of its value."""
     found = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
     return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
 
@@ -115,7 +117,7 @@ def types() -> frozenset[int]:
     return frozenset(number for number, _ in schemas())
 
 
-@cache  # what is raised is not cached: a record can name any type and version
+@cache  # errors are not cached, because a record can have any type and version
 def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
     """Return the reader of this version. Raise UnknownRecord."""
     schema = schemas().get((number, is_value))
@@ -127,7 +129,7 @@ def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
 
 
 def _class(schema: Schema) -> type:
-    """Return the class of a structure's objects. Its attributes are the defaults of the fields."""
+    """Return a class for the objects of a structure. Its attributes are the defaults of the fields."""
     body: dict[str, Any] = {attribute_of(field): _default(field) for field in schema["fields"]}
     body["json"] = schema
     body["fields"] = {

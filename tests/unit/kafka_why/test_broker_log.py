@@ -294,9 +294,12 @@ def test_last_commit_of_a_removed_member_is_kept_beside_the_brokers_reason(tmp_p
 @pytest.mark.parametrize(
     ("changed", "note"),
     [
-        (("b-1 on heartbeat", "a-1 on heartbeat"), "generation 3: the log removes a-1, the record has it"),
+        (
+            ("b-1 on heartbeat", "a-1 on heartbeat"),
+            "generation 3: a-1 was removed in the log, but is in the record",
+        ),
         (("with 3 members", "with 2 members"), "generation 2: 2 members in the log, 3 in the record"),
-        (("g generation 3", "g generation 9"), "the log has generation 9, of which no record is left"),
+        (("g generation 3", "g generation 9"), "the log has generation 9, but no record of it is left"),
     ],
 )
 def test_contradiction_between_log_and_records_is_noted(

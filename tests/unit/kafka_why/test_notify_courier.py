@@ -63,7 +63,7 @@ def test_full_outbox_blocks_put_until_capacity_is_free_or_it_is_closed(is_closed
 
 def test_notify_state_file_of_another_topic_or_version_or_damaged_is_refused(tmp_path: Path) -> None:
     Kept(tmp_path, "other-events").save()
-    with pytest.raises(FolderError, match="is of the topic other-events, not of group-coordinator-events"):
+    with pytest.raises(FolderError, match="is for topic other-events, not for group-coordinator-events"):
         Kept(tmp_path, TOPIC)
     (tmp_path / FILE).write_text('{"version": 2, "topic": "group-coordinator-events"}')
     with pytest.raises(FolderError, match="has version 2, and this code reads version 1"):
@@ -195,7 +195,7 @@ def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: py
         world.turn_until_idle()
     assert world.accepted == [MANY[0].id]
     warned = [line["event"] for line in logs if line["log_level"] == "warning"]
-    assert warned == ["keeping the position failed, trying again"]
+    assert warned == ["saving the position failed, trying again"]
     world.now_s += KEEP_INTERVAL_S
     world.turn_until_idle()
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
@@ -219,7 +219,7 @@ def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
             world = World(Path(folder), *answers)
             begin = world.kept.positions[0].offset if world.kept.positions else 0
             for offset in range(begin, len(topic)):
-                new = [message for message in topic[offset] if message.id not in world.kept.told]
+                new = [message for message in topic[offset] if message.id not in world.kept.sent]
                 world.put(*new, offset=offset + 1)
             try:
                 world.turn_until_idle()

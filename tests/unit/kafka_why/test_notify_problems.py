@@ -63,11 +63,11 @@ TOPIC_PARTITION = TopicPartition("events", 0)
         (5, 5, None),
         (7, 7, None),
         (9, 9, None),
-        (10, 5, "the events topic was made anew: it is read from its beginning"),
+        (10, 5, "the events topic was recreated: it is read from its beginning"),
         (
             3,
             5,
-            "entries of the events topic were deleted before they were read: rebalances in them are not told",
+            "entries of the events topic were deleted before they were read: rebalances in them are not sent",
         ),
     ],
 )

@@ -35,10 +35,10 @@ def all_ended(history: Sequence[HistoryEntry]) -> list[Name]:
     return [name(r) for r in course_of(history).rebalances if r.ended_ms is not None] if history else []
 
 
-def found(rebalances: Rebalances, history: Iterable[HistoryEntry], *, is_told: bool = False) -> list[Ended]:
+def found(rebalances: Rebalances, history: Iterable[HistoryEntry], *, is_sent: bool = False) -> list[Ended]:
     """Take these entries at once, and look."""
     for entry in history:
-        rebalances.add(entry, is_told=is_told)
+        rebalances.add(entry, is_sent=is_sent)
     return rebalances.ended()
 
 
@@ -88,7 +88,7 @@ def test_restart_at_any_entry_finds_the_remaining_rebalances() -> None:
         at = Random(seed).randint(0, len(history))
         before = [name(one.rebalance) for one in found(Rebalances(), history[:at])]
         rebalances = Rebalances()
-        assert found(rebalances, history[:at], is_told=True) == []
+        assert found(rebalances, history[:at], is_sent=True) == []
         after = [name(one.rebalance) for one in found(rebalances, history[at:])]
         assert before + after == all_ended(history), (of, at)
 

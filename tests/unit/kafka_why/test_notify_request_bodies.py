@@ -32,7 +32,7 @@ def body(shape: str, *messages: Any) -> Any:
 def first_rebalance() -> Ended:
     rebalances = Rebalances()
     for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
-        rebalances.add(entry, is_told=False)
+        rebalances.add(entry, is_sent=False)
     (ended,) = rebalances.ended()
     return ended
 

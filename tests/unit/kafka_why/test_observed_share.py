@@ -130,7 +130,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
             [("Stable", None, "OB26"), ("SharePartitionsRemoved", None, "OB42")],
             {
                 -1: {
-                    "reason": "orders-0, orders-1 are not initialized any more: the topic was deleted",
+                    "reason": "orders-0, orders-1 are no longer initialized: the topic was deleted",
                     "partitions": {"orders": [0, 1]},
                 }
             },
@@ -140,7 +140,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
         pytest.param(
             (*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(2,)), share_partitions(0, 1))),
             [("SharePartitionsInitializing", None, "OB40"), ("SharePartitionsNotInitialized", None, "OB42")],
-            {-1: {"reason": "orders-2 are not initializing any more: that failed, or the topic was deleted"}},
+            {-1: {"reason": "orders-2 are no longer initializing: that failed, or the topic was deleted"}},
             id="an initialization that does not come",
         ),
         pytest.param(
@@ -151,7 +151,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
                     "reason": "the share coordinator was asked to delete the state of orders",
                     "partitions": {"orders": [0, 1]},
                 },
-                -1: {"reason": "the state of orders was deleted, or the topic was"},
+                -1: {"reason": "the state of orders was deleted, or the topic itself"},
             },
             id="state that is deleted",
         ),

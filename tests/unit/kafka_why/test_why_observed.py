@@ -203,7 +203,7 @@ def test_a_real_broker_s_streams_group_has_tasks() -> None:
     joined, gone = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
     assert [r.cause.kind for r in found.rebalances] == [joined, joined, gone, gone]
     shown = text_of(found)
-    assert "topics changed (all topics of topology epoch 0 are there and right)" in shown
+    assert "topics changed (all topics of topology epoch 0 exist and are valid)" in shown
     assert "gave up active 0 2-3 in 190 ms" in shown
     assert "waited 601 ms for active 0 2-3 of t1-StreamThread-1-consumer" in shown
     assert "moved    2 of 8 tasks; 4 had no owner before" in shown

@@ -268,7 +268,7 @@ def test_clients_with_different_subscriptions_are_named_with_addresses_effect_an
     assert text.startswith("Group G of RocketMQ has different subscriptions\n")
     for said in (
         "different subscriptions, since 1970-01-01 00:02:00.030: orders: worker-1 (10.0.0.1:5); "
-        "users: worker-2 (10.0.0.2:5). A broker keeps the topics",
+        "users: worker-2 (10.0.0.2:5). A broker keeps only the topics",
         "Nobody reads the shares of worker-2 in orders, the shares of worker-1 in users",
         "give all clients of the group the same topics and filters, or a group of their own",
         "Clients      worker-1, worker-2",
