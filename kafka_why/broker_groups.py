@@ -1,6 +1,7 @@
-"""Groups of the embedded broker's own coordinator, whose clients used its address instead of the gateway's.
+"""Finds groups of the embedded broker's own coordinator. Their clients use the broker's address instead of
+the gateway's.
 
-Nothing of this project is a member of such a group, because its consumers and Spark's assign partitions
+No process of this project is a member of such a group, because its consumers and Spark's assign partitions
 themselves.
 """
 
@@ -20,11 +21,11 @@ from kafka_why.lifetimes import BackgroundThread
 
 INTERVAL_S = 3.0
 GROUPS_MAX = 100
-"""The largest number of groups that are shown."""
+"""The maximum number of groups that are shown."""
 _CLIENTS_MAX = 3
 _RETRY_S = 1.0
 _BROKER_TIMEOUT_MS = 5_000
-# Those of groups that have members.
+# The states of groups that have members.
 _STATES = (
     GroupState.PREPARING_REBALANCE,
     GroupState.COMPLETING_REBALANCE,
@@ -51,7 +52,7 @@ def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
     instead = f"give its clients the gateway's address {gateway}" if gateway else "it needs a gateway"
     return (
         f"group {group.group_id!r} ({group.protocol} protocol, {group.state}{clients}) uses the broker's own "
-        f"coordinator at {broker}, so it is not among the groups here: {instead}, or see it by "
+        f"coordinator at {broker}, so it is not among the groups here: {instead}, or show it with "
         f"`group-coordinator observe --bootstrap-servers {broker}`"
     )
 
@@ -64,11 +65,11 @@ class BrokerGroups(BackgroundThread):
     ) -> None:
         super().__init__("broker-groups")
         self.groups: list[BrokerGroup] = []
-        """Those of the last look, at most GROUPS_MAX."""
+        """The groups of the last poll, at most GROUPS_MAX."""
         self._client_config = client_config
         self._on_new = on_new
         self._known: set[str] = set()
-        self._outage = OutageWarning("a look at the groups of the broker's own coordinator")
+        self._outage = OutageWarning("polling the groups of the broker's own coordinator")
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -80,15 +81,15 @@ class BrokerGroups(BackgroundThread):
                 )
                 with closing(admin):
                     while not self._stopped.is_set():
-                        self._look(admin)
+                        self._poll(admin)
                         self._outage.worked()
                         self._stopped.wait(INTERVAL_S)
             except Exception as error:  # noqa: BLE001 - the coordinator works without this, too
                 self._outage.failed(error)
                 self._stopped.wait(_RETRY_S)
 
-    def _look(self, admin: KafkaAdminClient) -> None:
-        # The brokers' own coordinator has the share groups of clients of the gateway, too.
+    def _poll(self, admin: KafkaAdminClient) -> None:
+        # Share groups of the gateway's clients are also at the broker's own coordinator.
         found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != SHARE]
         listed = sorted(found, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
         classic = [group["group_id"] for group in listed if group["group_type"] == "classic"]

@@ -12,7 +12,7 @@ import structlog
 
 
 DEFAULT_DATA_DIR = Path(".data")
-"""What commands keep, relative to the working directory. Git ignores it."""
+"""The folder for the files of commands, relative to the working directory. Git ignores it."""
 
 PRIVATE_UMASK = 0o077
 """The umask of a child process that writes records."""

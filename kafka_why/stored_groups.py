@@ -130,10 +130,11 @@ class LogPart:
 
 
 class GroupNews(NamedTuple):
-    """The changes of a group: its new view, None if it has ended, its committed offsets, and history entries.
+    """The changes of a group: its new view (None if it has ended), its committed offsets, and history
+    entries.
 
-    `entries` follow the earlier ones, or replace all of them if `anew`. `entry_offsets` are the offsets in
-    `partition` of the records that led to the entries, empty for polls.
+    `entries` follow the earlier ones or, if `anew`, replace all of them. `entry_offsets` are the offsets in
+    `partition` of the records that led to the entries; empty for polls.
     """
 
     group_id: str
@@ -147,7 +148,9 @@ class GroupNews(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """A group. `older` has the records before the window by key, the newest first, and `records` the rest."""
+    """A group. `older` has its records before the window by key, the newest first, and `records` the
+    others.
+    """
 
     group_id: str
     partition: int
@@ -160,7 +163,8 @@ class _Known:
 
 class StoredGroups:
     """All groups, computed from their records. For one thread. `kept_bytes` is the approximate size of the
-    kept records, until `forget_records`. `left_out`: there are more groups than MAX_GROUPS.
+    kept records, until `forget_records`. `left_out`: groups were omitted because there are more than
+    MAX_GROUPS.
     """
 
     def __init__(self, names: NamesById) -> None:
@@ -176,7 +180,7 @@ class StoredGroups:
         return None if known is None else known.view
 
     def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
-        """Add records that are newer than those added before. Yield the groups that changed."""
+        """Add records that are newer than all earlier ones. Yield the groups that changed."""
         for known, of_group in self._of(partition, part):
             records = of_group.all()
             if self._keeps_records:
@@ -187,7 +191,7 @@ class StoredGroups:
                 self._known.pop(known.group_id.encode(), None)
 
     def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupNews]:
-        """Add records that are older than those added before; the window begins at `window_ms`. Yield the
+        """Add records that are older than all earlier ones. The window begins at `window_ms`. Yield the
         groups that changed.
         """
         for known, of_group in self._of(partition, part):

@@ -14,8 +14,8 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class Recorded(NamedTuple):
-    """The members before and after a rebalance, with the partitions that they held before it, and those that
-    left in it.
+    """The members before and after a rebalance with the partitions that they held before it, and the members
+    that left in it.
     """
 
     group: GroupSpec
@@ -26,11 +26,11 @@ def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Rec
     """Return the group of a rebalance.
 
     A topic has as many partitions as the assignments before and after the rebalance name. Raises InputError
-    if the rebalance made no assignment, or the history lacks what members subscribe to or held.
+    if the rebalance made no assignment, or the history lacks the members' subscriptions or partitions.
     """
     if rebalance.goes_by_epochs:
         raise InputError(
-            "the history of a group of the consumer protocol does not have what its members subscribe to; "
+            "the history of a group of the consumer protocol does not have its members' subscriptions; "
             "`assign --from-group` asks the coordinator for it"
         )
     life = next((life for life in by_incarnation(history) if life.incarnation == rebalance.incarnation), None)
@@ -41,11 +41,11 @@ def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Rec
     if forming is None or stable is None or not forming.members:
         raise InputError("the history has no generation with an assignment for this rebalance")
     if forming.topics is None and forming.subscriptions is None:
-        raise InputError("the history does not have what the members subscribe to")
+        raise InputError("the history does not have the members' subscriptions")
     before = _held_before(entries, forming)
     after = read_holdings(stable.assignments or {})
     if before is None or after is None:
-        raise InputError("the history does not have what the members held as partitions")
+        raise InputError("the history does not have the partitions that the members held")
     topics = _topics(before, after)
     subscriptions = {member_id: _wanted(forming, member_id, topics) for member_id in forming.members}
     gone = [member_id for member_id, held in before.items() if held and member_id not in subscriptions]
@@ -61,7 +61,7 @@ def _first(entries: Iterable[HistoryEntry], kind: EntryType, generation: int | N
 
 
 def _held_before(entries: Sequence[HistoryEntry], forming: HistoryEntry) -> Holdings | None:
-    """Return what the members held, by the ids that they have in the new generation."""
+    """Return the partitions that members held before, by the members' ids in the new generation."""
     earlier = [entry for entry in entries if entry.seq < forming.seq]
     ended = next((place for place in reversed(range(len(earlier))) if earlier[place].type in _ENDS), None)
     if ended is None:

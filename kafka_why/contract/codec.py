@@ -258,7 +258,7 @@ def is_packed(request_id: str) -> bool:
 
 
 def number_in_pack(request_id: str) -> int:
-    """Return the number of the request in its record, 0 for the only one. Raises ValueError."""
+    """Return the number of the request in its record, or 0 for the only one. Raises ValueError."""
     return int(request_id.partition("#")[2] or 0)
 
 

@@ -105,7 +105,9 @@ def as_of(headers: Headers | None) -> AsOf | None:
 
 
 def marked(headers: Headers | None) -> ReplicaId | None:
-    """Return the oldest replica whose answers count after this marker, None if the record is not a marker."""
+    """Return the oldest replica whose answers count after this marker, or None if the record is not a
+    marker.
+    """
     for name, value in headers or ():
         if name == _MARKER:
             return _replica_id(value or b"")

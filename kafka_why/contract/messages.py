@@ -27,8 +27,8 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every response. `rule` is the row of docs/rules.md that decided the answer, "" if no row
-    did.
+    """The fields of every response. `rule` is the row of docs/rules.md that decided the answer, or "" if no
+    row did.
     """
 
     group_id: str

@@ -25,7 +25,7 @@ class ServiceStatus(Struct, frozen=True):
     """The status of a service. `alarm` is a problem for the operator, even if the coordinator is ready, or
     None.
 
-    `batch_id` is the last committed batch, None if unknown. The status file has its value as of the last
+    `batch_id` is the last committed batch, or None if unknown. The status file has its value as of the last
     change. `replica` is the replica's phase and, if it does not answer, the reason
     (`streaming.service.status`).
     """

@@ -108,7 +108,7 @@ class MetricsNumbers:
     selection: SeriesSelection = field(default_factory=SeriesSelection)
     # Of each selected group with a committed offset.
     lags: dict[str, GroupLags] | None = None
-    # Of all other groups, None if there are none.
+    # Of all other groups, or None if there are none.
     other_lags: LagTotals | None = None
     offsets: int = 0
     rebalances: dict[str, int] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from kafka_why.contract.kafka.snapshot import Partitions
 
 
 class OffsetCommitted(Struct, frozen=True, gc=False):
-    """The committed offset of a partition, None if it was removed."""
+    """The committed offset of a partition, or None if it was removed."""
 
     topic: str
     partition: int

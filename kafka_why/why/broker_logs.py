@@ -108,7 +108,7 @@ def read_broker_logs(
     """Return the events about a group in the order of time, or if `group_id` is None, the counts of all
     groups.
 
-    `files` may be gzipped; `-` is standard input. `zone` is the zone of times without one, None for this
+    `files` may be gzipped; `-` is standard input. `zone` is the zone of times without one, or None for this
     machine's. `progress` is called with numbers of bytes. Raises OSError if a file cannot be opened.
     """
     reading = _Reading(group_id, zone, progress)

@@ -181,8 +181,8 @@ class ConnectWork(Struct, frozen=True, kw_only=True):
 
 class StreamsTasks(Struct, frozen=True, kw_only=True):
     """The tasks of a thread of Kafka Streams. `next_rebalance_ms` is when the thread will ask for a
-    rebalance, in milliseconds since the epoch: 0 for at once (a follow-up rebalance), None for never. `error`
-    is the name or the number of a Kafka AssignorError, or None.
+    rebalance, in milliseconds since the epoch: 0 for at once (a follow-up rebalance), or None for never.
+    `error` is the name or the number of a Kafka AssignorError, or None.
     """
 
     active: list[str]

@@ -91,9 +91,7 @@ def course_of(
 
 
 def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str]) -> list[Rebalance]:
-    """Return the rebalances with `returned` set where one began because a member left and its client came
-    back.
-    """
+    """Set `returned` in each rebalance that began because a member left, if its client came back later."""
     found = list(rebalances)
     gone: dict[tuple[str, str | None], int] = {}
     for index, r in enumerate(found):

@@ -17,9 +17,9 @@ class ProtocolError(ValueError):
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned varint at `at`, and the position after it. Raises ProtocolError.
 
-    It is encoded as by Kafka's ByteUtils.writeUnsignedVarint. Kafka's reader drops bits beyond the 32nd, and
-    takes the 32nd for a sign, so such a number has two meanings. It is refused here, like one that is longer
-    than needed.
+    It must be encoded as by Kafka's ByteUtils.writeUnsignedVarint. A number of more than 31 bits is refused,
+    because Kafka's reader takes the 32nd bit for a sign and drops further ones. So is one that is longer than
+    needed.
     """
     if at < len(data) and data[at] < 0x80:  # a single byte, as most are
         return data[at], at + 1
@@ -49,7 +49,7 @@ def skip(data: bytes, at: int, size: int) -> int:
 def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
     """Return the next tag, and the start and end of its field. Raises ProtocolError.
 
-    It must be greater than `last`, the tag before it (KIP-482), which Kafka's reader does not check.
+    The tag must be greater than the previous one, `last` (KIP-482). Kafka's reader does not check that.
     """
     tag, at = read_varint(data, at)
     if tag <= last:
@@ -77,7 +77,7 @@ FORMATS = {
     "float64": "d",
     "bitfield": "i",  # kafka-python's, for sets of operations
 }
-"""The types of fixed size, but for ids, with their formats in `struct`."""
+"""The types of fixed size except ids, with their formats in `struct`."""
 
 
 def field_runs(schema: Schema, version: int) -> list[list[Schema]]:

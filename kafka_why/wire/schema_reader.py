@@ -146,7 +146,7 @@ class _Version:
         return _array(self._count(nullable), self._one(name[2:], field, inner, None))
 
     def _one(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """Return a reader of one value. `null` is the first byte of a null structure, None if it cannot be
+        """Return a reader of one value. `null` is the first byte of a null structure, or None if it cannot be
         null.
         """
         nullable = null is not None

@@ -123,10 +123,10 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """A history entry of a Kafka group.
 
     Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
-    request, or the deadline, that led to the entry. `principal` is the principal of the request, None if it
-    had none or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are the
-    topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest
-    rebalance before this entry, running or complete, None before the first: it lets a reader find the
+    request, or the deadline, that led to the entry. `principal` is the principal of the request, or None if
+    it had none or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are
+    the topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest
+    rebalance before this entry, running or complete, or None before the first: it lets a reader find the
     members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
     static member that came back. A field is None where the entry's type does not use it.
 

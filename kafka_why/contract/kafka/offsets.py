@@ -18,8 +18,8 @@ class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The committed offset of one partition, or one that is pending in a transaction.
 
     `expire_at_ms` is the expiry time if the committer chose a retention time, else None. `topic_id` is the 16
-    bytes of the topic's UUID, None if it is unknown. Bytes decode in half the time of a UUID. `position` is
-    that of the request with this offset.
+    bytes of the topic's UUID, or None if it is unknown. Bytes decode in half the time of a UUID. `position`
+    is that of the request with this offset.
     """
 
     offset: int

@@ -55,7 +55,7 @@ class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True)
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
     `partitions_per_topic` is for groups that the coordinator assigns. `topics` are the topics in the
-    protocols' metadata, for a group of the consumer protocol, None if the sender could not read them.
+    protocols' metadata, for a group of the consumer protocol, or None if the sender could not read them.
     """
 
     session_timeout_ms: Int32
@@ -306,8 +306,8 @@ class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True,
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """The settings of one group: the resource GROUP of a DescribeConfigs. With `of_coordinator`: the
-    coordinator's own settings, which brokers have under the same names.
+    """A query for the settings of one group: the resource GROUP of a DescribeConfigs. `of_coordinator` asks
+    for the coordinator's own settings instead, which brokers have under the same names.
     """
 
     of_coordinator: bool = False

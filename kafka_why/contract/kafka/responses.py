@@ -94,9 +94,9 @@ class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="Transa
 
 
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
-    """The committed offset of one partition, -1 if none is committed or if `error_code` is set.
+    """The committed offset of one partition, or -1 if none is committed or if `error_code` is set.
 
-    `topic_id` is the id of the topic that the offset was committed for, None if it is unknown.
+    `topic_id` is the id of the topic that the offset was committed for, or None if it is unknown.
     """
 
     partition_index: int

@@ -76,8 +76,8 @@ class AlterShareTopic(Struct, frozen=True):
 class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
     """Set the start offsets of a group without members. The answer waits for the share coordinator.
 
-    `images` are the topics by name as the sender knows them from the brokers' metadata, None if it could not
-    reach the brokers.
+    `images` are the topics by name as the sender knows them from the brokers' metadata, or None if it could
+    not reach the brokers.
     """
 
     topics: list[AlterShareTopic]

@@ -139,8 +139,8 @@ class StreamsSnapshot(Struct, frozen=True):
     """The topology of a streams group: the topics that each subtopology reads.
 
     `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
-    were found valid, -1 if they are not; the group is then NotReady. `assignment_configs` are the settings of
-    the assignment.
+    were found valid, or -1 if they are not; the group is then NotReady. `assignment_configs` are the settings
+    of the assignment.
     """
 
     topology_epoch: int | None
@@ -152,9 +152,9 @@ class StreamsSnapshot(Struct, frozen=True):
 class ConsumerGroupSnapshot(Struct, frozen=True):
     """Additional fields of a `GroupSnapshot` with epochs: a consumer, share or streams group.
 
-    `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
-    topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
-    pattern matched. `unknown_topics` are subscribed names of which the group has no metadata yet, and
+    `assignor_name` is the assignor that computed the target assignment, or "" before the first. `topics` are
+    the topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that
+    each pattern matched. `unknown_topics` are subscribed names of which the group has no metadata yet, and
     `unresolved_regexes` are patterns without a result. The topic watcher sends both. `checked_regexes` are
     the patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that
     the last poll of the metadata found (omitted if empty). The members' gateways resolve these patterns.

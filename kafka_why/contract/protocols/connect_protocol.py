@@ -32,7 +32,7 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
     """The assignment of a worker. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which
-    workers join again, 0 for none. Until then the work of a worker that left is kept for its return.
+    workers join again, or 0 for none. Until then the work of a worker that left is kept for its return.
     """
 
     version: int

@@ -33,8 +33,8 @@ class AssignorError(IntEnum):
 
 
 class TaskId(NamedTuple):
-    """A task: a subtopology, and the partition that it reads. `topology` is the topology's name, "" if it has
-    none.
+    """A task: a subtopology, and the partition that it reads. `topology` is the topology's name, or "" if it
+    has none.
     """
 
     subtopology: int

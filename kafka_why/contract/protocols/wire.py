@@ -54,7 +54,7 @@ class Reader:
         return count
 
     def nullable_count(self, field: str) -> int | None:
-        """Return the number of elements of an array, None for null."""
+        """Return the number of elements of an array, or None for null."""
         start = self._offset
         count = self._length(4, field)
         # An element takes at least one byte: refuse here, before a loop or a list of that size.

@@ -79,8 +79,8 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `connection` is unique to a connection. `client_id` should be unique, but clients may share one. `broker`
-    is the broker's address that the client sent the request to, as `name/id` (0 is the master), "" if there
-    is only one: each has its own table of consumers. `waits_for_views` is as in
+    is the broker's address that the client sent the request to, as `name/id` (0 is the master), or "" if
+    there is only one: each has its own table of consumers. `waits_for_views` is as in
     `kafka_why.contract.messages.Request`.
     """
 

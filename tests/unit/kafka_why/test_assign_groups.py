@@ -153,7 +153,7 @@ def test_group_without_an_assignment_is_an_input_error() -> None:
 
 
 def test_group_without_subscriptions_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="what the members subscribe to"):
+    with pytest.raises(InputError, match="the members' subscriptions"):
         recorded("at 0s", "join a api=3 session=30s", "at 5s", "sync a assign=@a:orders-0")
 
 
