@@ -318,7 +318,7 @@ def test_replay_and_whatif_without_a_checkpoint_point_to_the_coordinator(
 ) -> None:
     for kind in ("replay", "whatif"):
         found, _, page = answer(on_loopback, f"/{kind}?group=g&at=1&run=1")
-        assert found == 404 and b"beside the coordinator" in page
+        assert found == 404 and b"run the command on the coordinator" in page
 
 
 @pytest.mark.parametrize(
