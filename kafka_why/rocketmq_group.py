@@ -9,10 +9,13 @@ from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
-SUBSCRIPTIONS_EFFECT = (
+FILTERS_EFFECT = (
     "A broker keeps only the topics and filters of the last heartbeat, so messages for other filters are "
-    "skipped. Each client takes its share of a topic as if all clients subscribed to it, so nobody reads "
-    "the shares of clients that do not"
+    "skipped"
+)
+SUBSCRIPTIONS_EFFECT = (
+    f"{FILTERS_EFFECT}. Each client takes its share of a topic as if all clients subscribed to it, so nobody "
+    "reads the shares of clients that do not"
 )
 TO_DO_SUBSCRIPTIONS = "give all clients of the group the same topics and filters, or a group of their own"
 
@@ -37,7 +40,8 @@ def group_state(group: GroupSnapshot) -> RocketMqGroupState:
     An offline group has only producers, queue locks or request modes.
     """
     # The view may omit the consumers, but it keeps what they last sent about the group.
-    return RocketMqGroupState.OFFLINE if group.message_model is None else RocketMqGroupState.ONLINE
+    is_online = group.message_model is not None or group.consumers
+    return RocketMqGroupState.ONLINE if is_online else RocketMqGroupState.OFFLINE
 
 
 def consume_mode(group: GroupSnapshot) -> str:
@@ -50,15 +54,16 @@ def client_version(consumer: ConnectionSnapshot) -> str:
     return f"{consumer.language} {consumer.client_version}"
 
 
-def subscription_text(subscription: SubscriptionData) -> str:
-    """Return a topic and its filter, if it has one: `orders`, `orders (paid || sent)`, `jobs (SQL92: a > 1)`.
-
-    Equal filters have equal texts, whatever the order of their tags.
-    """
-    expression = " || ".join(sorted(subscription.tags_set)) or subscription.sub_string
+def filter_text(subscription: SubscriptionData) -> str:
+    """Return a filter: `*`, `paid || sent`, `SQL92: a > 1`. The order of tags makes no difference."""
     if subscription.expression_type != "TAG":
-        expression = f"{subscription.expression_type}: {subscription.sub_string}"
-    return subscription.topic if expression in ("*", "") else f"{subscription.topic} ({expression})"
+        return f"{subscription.expression_type}: {subscription.sub_string}"
+    return " || ".join(sorted(subscription.tags_set)) or subscription.sub_string or "*"
+
+
+def subscription_text(topic: str, expression: str) -> str:
+    """Return a topic with the text of its filter, if it has one: `orders`, `orders (paid || sent)`."""
+    return topic if expression == "*" else f"{topic} ({expression})"
 
 
 def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:

@@ -1,6 +1,5 @@
 """`group-coordinator page`: the page for any coordinator, also one on another machine."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from kafka_why.cli.found_topics import find_source
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
 from kafka_why.cli.rocketmq_cluster import namesrv_options
-from kafka_why.cli.signals import stop_on_signals
+from kafka_why.cli.signals import StopEvent, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
@@ -124,11 +123,12 @@ def _serve(
         raise click.UsageError(
             f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
         )
-    stop = threading.Event()
+    stop = StopEvent()
     try:
         client_config, read = source()
         with (
             listening_at(host, port) as listening,
+            watching_threads(stop.fail),
             Page(
                 client_config,
                 read,
@@ -147,6 +147,8 @@ def _serve(
         raise click.ClickException(str(error)) from error
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {connect_to}: {error}") from error
+    if stop.failure is not None:
+        raise click.ClickException(stop.failure)
 
 
 def access_of(users: Path | None, token_file: Path | None) -> Access | None:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from kafka_why.cli.output import configure_logs, show, show_json, show_line, show_stderr
+from kafka_why.cli.output import (
+    configure_logs,
+    reading_progress,
+    show,
+    show_json,
+    show_line,
+    show_stderr,
+)
 from kafka_why.cli.parameters import Command, link, with_options
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.connections.rocketmq import (
@@ -106,8 +113,9 @@ def explain_polled(
     configure_logs()
     if group_id is None:
         raise click.UsageError("Missing argument 'GROUP'.")
+    is_end = (KeyboardInterrupt, asyncio.CancelledError) if follow else ()
     try:
-        with suppress(KeyboardInterrupt, asyncio.CancelledError):
+        with suppress(*is_end):
             asyncio.run(_explain(servers, group_id, output, follow=follow))
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
@@ -120,10 +128,10 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
 
     async with ClusterPoller(servers) as cluster:
         began_s = time.monotonic()
-        before = await cluster.poll(group_id)
+        before = await cluster.poll(group_id, reading_progress("answers"))
         show_stderr(f"Polling the group again after {STANDS_MS // 1000} s.")
         await asyncio.sleep(began_s + STANDS_MS / 1000 - time.monotonic())
-        poll = await cluster.poll(group_id)
+        poll = await cluster.poll(group_id, reading_progress("answers"))
         report = poll_report(poll, before)
         if output == "text":
             show(poll_report_text(report, Clock()))

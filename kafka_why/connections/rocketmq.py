@@ -13,7 +13,10 @@ from kafka_why.connections.address import Address
 from kafka_why.connections.properties import read_properties
 
 ACCESS_KEY, SECRET_KEY = "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY"
-_KEYS = re.compile(r"^\s*(accessKey|secretKey)\s*:\s*(\"[^\"]*\"|'[^']*'|[^\s#]+)", re.MULTILINE)
+# A "#" begins a comment behind a blank only.
+_KEYS = re.compile(
+    r"^[ \t]*(accessKey|secretKey)[ \t]*:[ \t]*([\"']?)(.*?)\2[ \t]*(?:(?<=[ \t])#.*)?$", re.MULTILINE
+)
 
 
 class RocketMqServers(NamedTuple):
@@ -52,7 +55,7 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] 
         if not any(found.values()):
             return None
     else:
-        found = {name: value.strip("\"'") for name, value in _KEYS.findall(path.read_text())}
+        found = {name: value for name, _, value in _KEYS.findall(path.read_text())}
     if not found.get("accessKey") or not found.get("secretKey"):
         where = f"{ACCESS_KEY} and {SECRET_KEY}" if path is None else str(path)
         raise ValueError(f"{where}: an access key needs a secret key (accessKey, secretKey)")
@@ -62,14 +65,18 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] 
 def tls_context(path: Path) -> ssl.SSLContext:
     """Return the context for a file of RocketMQ's `tls.config.file`. Raises ValueError or OSError.
 
-    As for RocketMQ's clients, a server's certificate is verified only with `tls.client.authServer=true`.
+    As for RocketMQ's clients, a server's certificate is verified only with `tls.client.authServer=true`, and
+    the system's certificates are trusted without a `tls.client.trustCertPath`.
     """
     given = read_properties(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # RocketMQ's clients do not compare it
     context.verify_mode = ssl.CERT_NONE
-    if given.get("tls.client.authServer") == "true":
-        context.load_verify_locations(given.get("tls.client.trustCertPath"))
+    if given.get("tls.client.authServer", "").lower() == "true":
+        if trusted := given.get("tls.client.trustCertPath"):
+            context.load_verify_locations(trusted)
+        else:
+            context.load_default_certs()
         context.verify_mode = ssl.CERT_REQUIRED
     if certificate := given.get("tls.client.certPath"):
         key, password = given.get("tls.client.keyPath"), given.get("tls.client.keyPassword")

@@ -5,8 +5,9 @@ readers look at also the queues that the clients hold, and the offsets.
 import asyncio
 import time
 from collections import deque
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,11 +23,13 @@ from kafka_why.why.rocketmq.polled.cluster import ClusterPoller, ClusterUnavaila
 from kafka_why.why.rocketmq.polled.model import BrokerView, GroupPoll, PollReport
 from kafka_why.why.rocketmq.polled.symptoms import STANDS_MS, earlier_poll, poll_report
 from kafka_why.why.rocketmq.polled.text import poll_report_text
-from kafka_why.why.wording import Clock
+from kafka_why.why.wording import Clock, count
 
 WATCHED_S = 30.0
 """A group is polled again for so long after somebody looked at it."""
 MAX_WATCHED = 10
+PATIENCE_S = 20.0
+"""A reader waits so long for a group's first poll."""
 _PAUSE_S = 1.0
 
 
@@ -41,21 +44,24 @@ class PolledPage(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Watched:
-    polls: deque[GroupPoll]
+    """The last polls of a group. `polling` is held during the first one."""
+
+    polls: deque[GroupPoll] = field(default_factory=lambda: deque(maxlen=4))
+    polling: asyncio.Lock = field(default_factory=asyncio.Lock)
     until_s: float = 0.0
 
 
 class ClusterFollower(FollowerThread):
     """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped."""
 
-    _retried = ClusterUnavailable
-
     def __init__(self, servers: RocketMqServers, fleet: Fleet) -> None:
         super().__init__("page-rocketmq-follower", "polling the RocketMQ cluster for the page")
         self._servers = servers
         self._fleet = fleet
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._following: asyncio.Task[None] | None = None
         self._watched: dict[str, _Watched] = {}
+        self._failed = 0
 
     def page(self, group_id: str) -> PolledPage:
         """Return a group's page by a poll of some seconds ago at most, for any thread.
@@ -64,69 +70,111 @@ class ClusterFollower(FollowerThread):
         """
         loop = self._loop
         if loop is None:
-            raise ClusterUnavailable("no name server answers, trying again")
-        report = asyncio.run_coroutine_threadsafe(self._report(group_id), loop).result()
+            raise ClusterUnavailable(f"{self._servers} is not polled yet")
+        asked = asyncio.run_coroutine_threadsafe(self._report(group_id), loop)
+        try:
+            report = asked.result(PATIENCE_S)
+        except TimeoutError:
+            raise ClusterUnavailable(f"{group_id} is still being polled: load the page again") from None
+        except CancelledError:
+            raise ClusterUnavailable("the page is stopping") from None
         text = poll_report_text(report, Clock())[:]  # a plain str, which JSON can have
         return PolledPage(group_id=group_id, now_ms=now_ms(), report=report, text=text)
 
     def remarks(self) -> list[str]:
-        """Return the remark that says where the page's data is from."""
-        return [f"made of polls of the RocketMQ cluster at {self._servers}"]
+        """Return the remarks that say where the page's data is from, and what is missing."""
+        found = [f"made of polls of the RocketMQ cluster at {self._servers}"]
+        if self._failed:
+            found.append(f"{count(self._failed, 'group')} that the brokers do not show may be missing")
+        return found
+
+    def stop(self) -> None:
+        """Stop the thread, also during a poll."""
+        self._stopped.set()
+        loop, following = self._loop, self._following
+        if loop is not None and following is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(following.cancel)
+        super().stop()
 
     def _connect_and_follow(self) -> None:
-        asyncio.run(self._follow())
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._follow())
+        self._loop = None
 
     async def _follow(self) -> None:
-        async with ClusterPoller(self._servers) as self._cluster:
-            await self._cluster.group_ids()
-            self._loop = asyncio.get_running_loop()
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._poll_all())
-                    tasks.create_task(self._poll_watched())
-            except* ClusterUnavailable as errors:
-                raise errors.exceptions[0] from None
-            finally:
-                self._loop = None
+        async with ClusterPoller(self._servers) as self._cluster, asyncio.TaskGroup() as tasks:
+            self._following, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+            tasks.create_task(self._poll_all())
+            tasks.create_task(self._poll_watched())
+            if self._stopped.is_set():  # before `stop` could cancel
+                raise asyncio.CancelledError
 
     async def _poll_all(self) -> None:
         """Poll the clients of all groups in rounds."""
-        while not self._stopped.is_set():
-            group_ids = await self._cluster.group_ids()
-            for group_id in {*self._fleet.group_ids()} - {*group_ids}:
-                self._fleet.take(group_id, None, (), {}, now_ms(), anew=False)
-            for group_id in group_ids:
-                if self._stopped.is_set():
-                    return
-                view = _snapshot(group_id, await self._cluster.views(group_id))
-                known = self._fleet.view(group_id)
-                if known is None or replace(view, at_ms=known.at_ms) != known:
-                    self._fleet.take(group_id, view, (), {}, now_ms(), anew=False)
-                self._worked()
-            self._fleet.complete()
-            self._fleet.trim(now_ms())
+        while True:
+            try:
+                await self._round()
+            except ClusterUnavailable as error:
+                self._warning.failed(error)
             await asyncio.sleep(_PAUSE_S)
 
+    async def _round(self) -> None:
+        group_ids, failures = await self._cluster.group_ids(), list[ClusterUnavailable]()
+        for group_id in {*self._fleet.group_ids()} - {*group_ids}:
+            self._fleet.take(group_id, None, (), {}, now_ms(), anew=False)
+        for group_id in group_ids:
+            try:
+                await self._poll(group_id)
+                self._worked()
+            except ClusterUnavailable as error:
+                failures.append(error)
+        self._failed = len(failures)
+        if failures and len(failures) == len(group_ids):
+            raise failures[0]
+        self._worked()
+        self._fleet.complete()
+        self._fleet.trim(now_ms())
+
+    async def _poll(self, group_id: str) -> None:
+        """Poll the clients of a group. Raises ClusterUnavailable."""
+        views = await self._cluster.views(group_id)
+        known, notes = self._fleet.view(group_id), list[str]()
+        if known is None and not any(view.connections for view in views):
+            topics = await self._cluster.topics_with_offsets(group_id, notes)
+            if not (topics or notes):
+                return  # its topic for retries is that of another group, which pops
+        view = _snapshot(group_id, views)
+        if known is None or replace(view, at_ms=known.at_ms) != known:
+            self._fleet.take(group_id, view, (), {}, now_ms(), anew=False)
+
     async def _poll_watched(self) -> None:
-        while not self._stopped.is_set():
+        while True:
             await asyncio.sleep(_PAUSE_S)
             for group_id, watched in list(self._watched.items()):
                 if watched.until_s < time.monotonic():
-                    del self._watched[group_id]
-                elif now_ms() - watched.polls[-1].at_ms >= STANDS_MS:
-                    with suppress(HistoryUnavailable):  # the next reader gets the error
-                        watched.polls.append(await self._cluster.poll(group_id))
+                    self._watched.pop(group_id, None)
+                elif watched.polls and now_ms() - watched.polls[-1].at_ms >= STANDS_MS:
+                    with suppress(ClusterUnavailable, HistoryUnavailable):  # the next reader gets the error
+                        await self._poll_once(group_id, watched)
                         self._fleet.touch(group_id)
 
     async def _report(self, group_id: str) -> PollReport:
-        watched = self._watched.get(group_id)
-        if watched is None:
-            watched = _Watched(deque([await self._cluster.poll(group_id)], maxlen=4))
-            self._watched[group_id] = watched
+        watched = self._watched.setdefault(group_id, _Watched())
         watched.until_s = time.monotonic() + WATCHED_S
+        async with watched.polling:
+            if not watched.polls:
+                await self._poll_once(group_id, watched)
         if len(self._watched) > MAX_WATCHED:
             del self._watched[min(self._watched, key=lambda name: self._watched[name].until_s)]
         return poll_report(watched.polls[-1], earlier_poll(watched.polls))
+
+    async def _poll_once(self, group_id: str, watched: _Watched) -> None:
+        try:
+            watched.polls.append(await self._cluster.poll(group_id))
+        except (ClusterUnavailable, HistoryUnavailable):
+            self._watched.pop(group_id, None)
+            raise
 
 
 def _snapshot(group_id: str, views: list[BrokerView]) -> GroupSnapshot:
@@ -137,8 +185,9 @@ def _snapshot(group_id: str, views: list[BrokerView]) -> GroupSnapshot:
         incarnation="",
         seq=0,
         at_ms=poll.at_ms,
-        message_model=None if view.message_model is None else MessageModel(view.message_model),
-        consume_type=None if view.consume_type is None else ConsumeType(view.consume_type),
+        # None for one that only a newer RocketMQ knows, such as LITE_SELECTIVE.
+        message_model=MessageModel.__members__.get(view.message_model or ""),
+        consume_type=ConsumeType.__members__.get(view.consume_type or ""),
         consume_from_where=None,
         consumers=[
             ConnectionSnapshot(

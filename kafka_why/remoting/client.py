@@ -62,6 +62,11 @@ class RemotingClient:
         self._failure: Exception | None = None
         self._reading = asyncio.create_task(self._read(reader))
 
+    @property
+    def has_failed(self) -> bool:
+        """Return True if the connection can no longer be used."""
+        return self._failure is not None
+
     @classmethod
     async def open(
         cls,
@@ -73,12 +78,15 @@ class RemotingClient:
     ) -> Self:
         """Connect to `host:port`. `timeout_s` limits connecting, and by default each request.
 
-        Raises OSError, which includes TimeoutError, and ValueError for an address without a port.
+        Raises OSError, which includes TimeoutError.
         """
         host, _, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+        except (ValueError, OverflowError) as error:  # UnicodeError: of a name with an empty part
+            raise OSError(f"{address!r} is not an address: {error}") from error
         return cls(reader, writer, None if credentials is None else AclCredentials(*credentials), timeout_s)
 
     async def invoke(

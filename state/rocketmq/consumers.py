@@ -21,7 +21,7 @@ from kafka_why.contract.rocketmq.responses import (
     ResponseCode,
     UnregisterResponse,
 )
-from kafka_why.rocketmq_group import shown_subscriptions, subscription_text
+from kafka_why.rocketmq_group import filter_text, shown_subscriptions, subscription_text
 from kafka_why.why.wording import shortened
 from state.rocketmq.context import ConsumerGroupEvent, StepContext, about
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, channel_info
@@ -67,7 +67,7 @@ def register_consumer(
     not name is removed. Members with different topics therefore undo each other's topics at every heartbeat,
     and all connections are notified each time. The history records only when this begins and ends.
     """
-    own = sorted({subscription_text(sub) for sub in request.subscription_data_set})
+    own = sorted({subscription_text(sub.topic, filter_text(sub)) for sub in request.subscription_data_set})
     known = table.channels.get(request.connection)
     is_own_change = request.update_subscription and (known is None or known.subscriptions != own)
     is_new = _update_channel(context, table, request, own if request.update_subscription else None)

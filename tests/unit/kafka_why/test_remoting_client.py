@@ -1,45 +1,14 @@
 """The client of name servers and brokers, at a server of the test."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from struct import unpack
 
 import pytest
 
 from kafka_why.remoting.client import AclCredentials, RemotingClient, signed
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.remoting.frames import Header, decode_header, encode_frame, header_length, response_to
+from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
-
-Answer = Callable[[Header, bytes], bytes]
-
-
-async def _at_server(answer: Answer, use: Callable[[str], Awaitable[None]]) -> None:
-    """Serve each request by `answer`, and close the connection after an empty one."""
-
-    served: list[asyncio.Task[None] | None] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.current_task())
-        try:
-            while True:
-                length, word = unpack(">ii", await reader.readexactly(8))
-                header = decode_header(word, await reader.readexactly(header_length(length, word)))
-                body = await reader.readexactly(length - 4 - (word & 0xFFFFFF))
-                if not (answered := answer(header, body)):
-                    break
-                writer.write(answered)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        await use(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await asyncio.gather(*filter(None, served))
+from tests.unit.kafka_why.remoting_server import at_server
 
 
 @pytest.mark.parametrize(
@@ -76,7 +45,7 @@ def test_responses_in_another_order_reach_their_requests() -> None:
         with pytest.raises(ConnectionError):
             await client.invoke(RequestCode.GET_MAX_OFFSET)
 
-    asyncio.run(_at_server(answer, use))
+    asyncio.run(at_server(answer, use))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +60,7 @@ def test_connection_that_fails_is_reported(answered: bytes, error: type[Exceptio
             await client.invoke(RequestCode.GET_MAX_OFFSET)
         await client.close()
 
-    asyncio.run(_at_server(lambda _header, _body: answered, use))
+    asyncio.run(at_server(lambda _header, _body: answered, use))
 
 
 def test_late_response_leaves_the_connection_usable() -> None:
@@ -111,4 +80,4 @@ def test_late_response_leaves_the_connection_usable() -> None:
         await client.close()
         assert header.ext_fields == {"topic": "b"}
 
-    asyncio.run(_at_server(answer, use))
+    asyncio.run(at_server(answer, use))

@@ -34,6 +34,8 @@ def test_keys_are_read_from_tools_yml_or_from_the_environment(tmp_path: Path) ->
     file.write_text("# Licensed\n\naccessKey: rocketmq2\nsecretKey: '12345678'  # of the admin\n")
     environ = {"ROCKETMQ_ACCESS_KEY": "a", "ROCKETMQ_SECRET_KEY": "s"}
     assert read_keys(file, environ) == ("rocketmq2", "12345678")
+    file.write_text("accessKey: a#b\nsecretKey: it's#1 # of the admin\n")
+    assert read_keys(file, environ) == ("a#b", "it's#1")
     assert read_keys(None, environ) == ("a", "s")
     assert read_keys(None, {}) is None
     with pytest.raises(ValueError, match="ROCKETMQ_SECRET_KEY"):
@@ -44,6 +46,8 @@ def test_tls_verifies_the_server_only_if_the_file_says_so(tmp_path: Path) -> Non
     file = tmp_path / "tls.properties"
     file.write_text("tls.client.authServer=false\n")
     assert tls_context(file).verify_mode is ssl.CERT_NONE
+    file.write_text("tls.client.authServer=TRUE\n")
+    assert tls_context(file).verify_mode is ssl.CERT_REQUIRED
     authority = Authority(tmp_path)
     file.write_text(f"tls.client.authServer=true\ntls.client.trustCertPath={authority.certificate}\n")
     assert tls_context(file).verify_mode is ssl.CERT_REQUIRED
@@ -70,5 +74,5 @@ def test_options_of_other_sources_are_refused_beside_name_servers(
 def test_name_servers_that_do_not_answer_are_named_with_the_reason() -> None:
     answer = CliRunner().invoke(main, ["why", "g", "--namesrv", "127.0.0.1:1;127.0.0.1:2"])
     assert answer.exit_code == 1
-    assert "no name server answers: 127.0.0.1:1 does not answer: " in answer.output
-    assert "; 127.0.0.1:2 does not answer: " in answer.output
+    assert "name server 127.0.0.1:1 does not answer: " in answer.output
+    assert "; name server 127.0.0.1:2 does not answer: " in answer.output

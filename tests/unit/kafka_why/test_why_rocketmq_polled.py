@@ -103,7 +103,11 @@ def test_duplicate_of_unknown_starts_and_a_queue_that_moves_have_no_such_symptom
 
 def test_duplicate_client_id_does_no_harm_in_a_group_that_broadcasts() -> None:
     every = [client("A", *range(7), message_model="BROADCASTING") for _ in range(2)]
-    assert symptoms(poll([view("A", "A", message_model="BROADCASTING")], every)) == {}
+    found = poll([view("A", "A", message_model="BROADCASTING")], every)
+    assert symptoms(found) == {}
+    every[0] = replace(every[0], subscriptions={"T": "TagA"}, strategy="Other")
+    (differs,) = symptoms(found).values()
+    assert "share" not in differs.reason
 
 
 def test_clients_with_different_subscriptions_are_reported_with_their_topics() -> None:
@@ -112,7 +116,7 @@ def test_clients_with_different_subscriptions_are_reported_with_their_topics() -
     other = replace(other, held=[*other.held, *(HeldQueue(one) for one in prices[2:])])
     found = symptoms(poll([view("A", "B")], [client("A", 0, 1, 2, 3), other], queues=[*QUEUES, *prices]))
     differs = found[SymptomKind.SUBSCRIPTIONS]
-    assert "T (*): A (10.0.0.1:1 at a/0); P (*), T (TagA): B (10.0.0.2:2 at a/0). " in differs.reason
+    assert "T: A (10.0.0.1:1 at a/0); P, T (TagA): B (10.0.0.2:2 at a/0). " in differs.reason
     assert differs.since_ms == START_MS + 7
     assert found[SymptomKind.NO_READER].queues == prices[:2]
 
@@ -135,6 +139,7 @@ def test_queue_without_a_reader_is_reported_only_if_both_polls_show_it() -> None
     offsets = [QueueOffsets(queue(6), 5, 12)]
     found = symptoms(later(without, offsets=offsets), without)[SymptomKind.NO_READER]
     assert (found.queues, found.reason) == ([queue(6)], "nobody reads T 6 of a; 7 messages wait there")
+    assert "If it stays so, restart B (10.0.0.2:2 at a/0), whose share it is" in found.to_do
 
 
 def test_queue_for_retries_needs_no_reader_and_is_in_no_share() -> None:
@@ -150,16 +155,20 @@ def test_readers_are_not_claimed_where_a_share_is_unknown() -> None:
 
 
 def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
-    found = poll([view("A", "B")], [client("A", -1, pops=True), client("B", -1, pops=True)])
+    clients = [client("A", -1, pops=True), client("B", -1, pops=True, strategy="Other")]
+    found = poll([view("A", "B"), view("A", broker="b/0")], clients, offsets=[QueueOffsets(queue(0), 5, 8)])
     assert symptoms(found) == {}
     assert shares(found) == {}
+    assert symptoms(later(found), found)[SymptomKind.STANDING].client_ids == ["A", "B"]
 
 
 def test_brokers_that_see_different_clients_are_named_if_both_polls_show_it() -> None:
     split = poll([view("A", "B"), view("A", broker="b/0")], WELL.clients)
     assert SymptomKind.VIEWS not in symptoms(later(split), WELL)
     reason = symptoms(later(split), split)[SymptomKind.VIEWS].reason
-    assert reason.startswith("b/0 does not have B (10.0.0.2:2 at a/0)")
+    assert reason.startswith("missing at b/0: B (10.0.0.2:2 at a/0). ")
+    two = replace(split, views=[*split.views, view("A", broker="c/0")])
+    assert symptoms(later(two), two)[SymptomKind.VIEWS].reason.startswith("missing at b/0, c/0: B ")
     away = replace(split, views=[split.views[0], BrokerView(broker="b/0", error="no answer")])
     assert symptoms(away, away) == {}
 
@@ -172,9 +181,13 @@ def test_offset_that_stands_still_names_the_reader_and_when_it_last_consumed() -
     found = symptoms(stands, before)[SymptomKind.STANDING]
     assert found.reason == (
         "T 0 of a: no offset moved between two polls while 7 messages waited, 4 more than before; "
-        "the reader A (10.0.0.1:1 at a/0) has fetched 3 of them"
+        "read by A (10.0.0.1:1 at a/0), with 3 of them fetched"
     )
     assert (found.queues, found.client_ids, found.since_ms) == ([queue(0)], ["A"], START_MS + 9)
+    young = replace(before.clients[0], started_ms=stands.at_ms - 15_000)
+    broadcasts = [view("A", message_model="BROADCASTING")]
+    for other in ({"clients": [young]}, {"clients": [client("B", 0)]}, {"views": broadcasts}):
+        assert SymptomKind.STANDING not in symptoms(replace(stands, **other), before)
     moved = later(before, offsets=[QueueOffsets(queue(0), 6, 12)])
     assert symptoms(moved, before) == {}
     assert symptoms(replace(stands, at_ms=before.at_ms + 2_000), before) == {}
@@ -208,4 +221,7 @@ def test_changes_between_polls_are_clients_queues_subscriptions_and_faults() -> 
 
 def test_client_that_does_not_answer_has_not_given_its_queues_up() -> None:
     silent = replace(WELL, clients=[WELL.clients[0], client("B", error="timeout", is_silent=True)])
-    assert list(changes(WELL, silent)) == []
+    assert list(changes(WELL, silent)) == list(changes(silent, WELL)) == []
+    missed = poll([view(error="timeout"), view("A", broker="b/0")], WELL.clients[:1])
+    there = poll([view("B"), view("A", broker="b/0")], WELL.clients)
+    assert list(changes(there, missed)) == list(changes(missed, there)) == []

@@ -1,13 +1,13 @@
 """The changes of a RocketMQ group between two polls: who came, who went, and which queues moved."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from msgspec import Struct
 
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.why.entry_text import clock
-from kafka_why.why.rocketmq.polled.model import GroupPoll, Symptom, queues_text, subscription_text
+from kafka_why.why.rocketmq.polled.model import GroupPoll, Symptom, queues_text, subscriptions_text
 from kafka_why.why.wording import shortened
 
 
@@ -27,20 +27,23 @@ def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
     def change(kind: str, client_id: str, reason: str) -> PolledChange:
         return PolledChange(poll.at_ms, poll.group_id, kind, reason, client_id)
 
-    then, now = _connections(before), _connections(poll)
+    brokers = {view.broker for view in before.answered} & {view.broker for view in poll.answered}
+    then, now = _connections(before, brokers), _connections(poll, brokers)
     for client_id in sorted({name for name, _ in then ^ now}):
         came = sorted(place for name, place in now - then if name == client_id)
         gone = sorted(place for name, place in then - now if name == client_id)
         if came:
             yield change("ClientConnected", client_id, f"came on {shortened(came)}")
         if gone:
-            rest = "" if client_id in poll.client_ids else "; it is on no other connection"
+            rest = "; it is on no other connection" if _has_left(client_id, before, poll) else ""
             yield change("ClientGone", client_id, f"is no longer on {shortened(gone)}{rest}")
     held_then, held_now = _held(before), _held(poll)
     for client_id in sorted(held_then.keys() | held_now.keys()):
+        if (client_id not in held_now and not _has_left(client_id, before, poll)) or (
+            client_id not in held_then and not _has_left(client_id, poll, before)
+        ):
+            continue  # it did not answer one of the polls
         old, new = held_then.get(client_id, Counter()), held_now.get(client_id, Counter())
-        if client_id in poll.client_ids and client_id not in held_now:
-            continue  # it did not answer
         took, gave = new - old, old - new
         texts = [f"took {queues_text(took)}"] if took else []
         texts += [f"gave up {queues_text(gave)}"] if gave else []
@@ -49,12 +52,27 @@ def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
     subscribed = {client.client_id: client.subscriptions for client in before.reports}
     for client in poll.reports:
         if subscribed.get(client.client_id, client.subscriptions) != client.subscriptions:
-            text = subscription_text(client.subscriptions)
+            text = subscriptions_text(client.subscriptions)
             yield change("SubscriptionChanged", client.client_id, f"subscribes to {text}")
 
 
-def _connections(poll: GroupPoll) -> set[tuple[str, str]]:
-    return {(c.client_id, f"{c.address} at {view.broker}") for view in poll.views for c in view.connections}
+def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
+    return {
+        (c.client_id, f"{c.address} at {view.broker}")
+        for view in poll.views
+        if view.broker in brokers
+        for c in view.connections
+    }
+
+
+def _has_left(client_id: str, there: GroupPoll, poll: GroupPoll) -> bool:
+    """Return True if a client of the poll `there` is on no connection in `poll`, by all its brokers."""
+    answered = {view.broker for view in poll.answered}
+    return client_id not in poll.client_ids and all(
+        view.broker in answered
+        for view in there.views
+        if any(connection.client_id == client_id for connection in view.connections)
+    )
 
 
 def _held(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:

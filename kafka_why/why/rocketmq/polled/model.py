@@ -12,6 +12,7 @@ from msgspec import Struct
 from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.partition_text import number_list
+from kafka_why.rocketmq_group import subscription_text
 
 ALL_QUEUES = -1
 """The number by which a client that pops names all queues of a broker."""
@@ -28,7 +29,8 @@ class PolledConnection(Struct, frozen=True, order=True):
 
 class BrokerView(Struct, frozen=True, kw_only=True):
     """The group as one broker address has it (GET_CONSUMER_CONNECTION_LIST). `subscriptions` maps a topic to
-    its filter, as the last heartbeat of any client set it. With an `error` the broker gave no answer.
+    the text of its filter, as the last heartbeat of any client set it. With an `error` the broker gave no
+    answer.
     """
 
     broker: str
@@ -106,6 +108,16 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return [view for view in self.views if view.error is None]
 
     @property
+    def serving(self) -> list[BrokerView]:
+        """The views, without those of brokers that have neither connections nor queues of the group."""
+        names = {queue.broker_name for queue in self.queues}
+        return [
+            view
+            for view in self.views
+            if view.error or view.connections or view.broker.rpartition("/")[0] in names
+        ]
+
+    @property
     def client_ids(self) -> list[str]:
         """The ids of all clients, in order. An id that clients share is there once."""
         return sorted({c.client_id for view in self.views for c in view.connections})
@@ -119,6 +131,11 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
     def is_broadcasting(self) -> bool:
         """True if every client reads all queues, as far as is known."""
         return self.message_models == {MessageModel.BROADCASTING}
+
+    @property
+    def divides_queues(self) -> bool:
+        """True if the clients divide the queues, by their strategies."""
+        return not self.is_broadcasting and not any(client.pops for client in self.reports)
 
     @property
     def message_models(self) -> set[str]:
@@ -217,10 +234,10 @@ def _numbers(queue_ids: list[int]) -> str:
     return "all" if ALL_QUEUES in queue_ids else number_list(queue_ids)
 
 
-def subscription_text(subscriptions: Mapping[str, str]) -> str:
+def subscriptions_text(subscriptions: Mapping[str, str]) -> str:
     """Return topics with filters, without the topic for retries, which each client adds."""
     texts = [
-        f"{topic} ({expression})"
+        subscription_text(topic, expression)
         for topic, expression in sorted(subscriptions.items())
         if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     ]

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
-from kafka_why.rocketmq_group import SUBSCRIPTIONS_EFFECT, TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
+from kafka_why.rocketmq_group import (
+    FILTERS_EFFECT,
+    SUBSCRIPTIONS_EFFECT,
+    TO_DO_DUPLICATE,
+    TO_DO_SUBSCRIPTIONS,
+)
 from kafka_why.why.rocketmq.polled.model import (
     ALL_QUEUES,
     ClientAnswer,
@@ -20,12 +25,14 @@ from kafka_why.why.rocketmq.polled.model import (
     Symptom,
     SymptomKind,
     queues_text,
-    subscription_text,
+    subscriptions_text,
 )
 from kafka_why.why.wording import count, shortened
 
 STANDS_MS = 8_000
 """An offset that did not move for so long stands still: clients store theirs every 5 s."""
+_FIRST_STORED_MS = 16_000
+"""Age of a client that has stored its offsets: it begins 10 s after its start."""
 AVERAGELY = "AllocateMessageQueueAveragely"
 _STRATEGIES = {AVERAGELY: averagely, "AllocateMessageQueueAveragelyByCircle": averagely_by_circle}
 
@@ -58,7 +65,7 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
     pops.
     """
     views = [view for view in poll.answered if view.connections]
-    if not views or poll.is_broadcasting or any(client.pops for client in poll.reports):
+    if not views or not poll.divides_queues:
         return {}
     fullest = max(views, key=lambda view: len(view.connections))
     ids = sort_client_ids(connection.client_id for connection in fullest.connections)
@@ -109,7 +116,11 @@ def _duplicates(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
 
 
 def _subscribed(client: ClientAnswer) -> str:
-    return subscription_text(client.subscriptions)
+    return subscriptions_text(client.subscriptions)
+
+
+def _strategy_of(client: ClientAnswer) -> str | None:
+    return client.strategy
 
 
 _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str, str], ...] = (
@@ -127,7 +138,7 @@ _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str
     ),
     (
         SymptomKind.STRATEGIES,
-        lambda client: client.strategy,
+        _strategy_of,
         "Their shares overlap, or leave queues unread",
         "give all clients of the group the same allocateMessageQueueStrategy",
     ),
@@ -137,28 +148,35 @@ _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str
 def _differences(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     for kind, key, effect, to_do in _DIFFERENCES:
         found = _grouped(poll.reports, key)
-        if len(found) > 1:
-            each = "; ".join(f"{value}: {_names(poll, some)}" for value, some in found.items())
-            yield Symptom(
-                kind=kind,
-                reason=f"{each}. {effect}",
-                to_do=to_do,
-                since_ms=_all_since_ms(found.values()),
-                client_ids=[client.client_id for some in found.values() for client in some],
-            )
+        if len(found) < 2 or (kind is SymptomKind.STRATEGIES and not poll.divides_queues):
+            continue
+        if kind is SymptomKind.SUBSCRIPTIONS and not poll.divides_queues:
+            effect = FILTERS_EFFECT
+        each = "; ".join(f"{value}: {_names(poll, some)}" for value, some in found.items())
+        yield Symptom(
+            kind=kind,
+            reason=f"{each}. {effect}",
+            to_do=to_do,
+            since_ms=_all_since_ms(found.values()),
+            client_ids=[client.client_id for some in found.values() for client in some],
+        )
 
 
 def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     unread = _unread(poll) & _unread(before)
     if unread and poll.client_ids:
         waiting = sum(one.behind for one in poll.offsets if one.queue in unread)
-        is_explained = poll.duplicates() or len(_grouped(poll.reports, _subscribed)) > 1
+        keys = (_subscribed, _strategy_of)
+        is_explained = poll.duplicates() or any(len(_grouped(poll.reports, key)) > 1 for key in keys)
+        owners = [poll.named(client_id) for client_id, share in shares(poll).items() if unread & {*share}]
         yield Symptom(
             kind=SymptomKind.NO_READER,
             reason=f"nobody reads {queues_text(unread)}; {count(waiting, 'message')} wait there",
             to_do="the fault above is the cause"
             if is_explained
-            else "see that all clients have the same strategy and list of clients; restart them else",
+            else "wait 60 s: clients rebalance every 20 s, see new queues after 30 s, and locks of clients "
+            "that are gone last 60 s. If it stays so, "
+            + (f"restart {shortened(owners)}, whose share it is" if owners else "look at their strategy"),
             queues=sorted(unread),
         )
 
@@ -166,18 +184,15 @@ def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 def _unread(poll: GroupPoll) -> Set[MessageQueue]:
     """Return the queues that nobody reads, except those for retries; none if that is not known."""
     computed = shares(poll)
-    read = _readers(poll)
+    read = set(_readers(poll))
     for client_id in set(poll.client_ids) - {client.client_id for client in poll.reports}:
         if client_id not in computed:
             return set()
-        read |= {queue: [] for queue in computed[client_id]}
-    of_brokers = {(q.topic, q.broker_name) for q in read if q.queue_id == ALL_QUEUES}
+        read.update(computed[client_id])
     return {
         queue
         for queue in poll.queues
-        if queue not in read
-        and (queue.topic, queue.broker_name) not in of_brokers
-        and not queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        if queue not in read and not queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     }
 
 
@@ -188,7 +203,7 @@ def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     by_clients: dict[tuple[str, ...], list[MessageQueue]] = {}
     for queue, clients in now.items():
         if len(clients) > 1 and len(then.get(queue, [])) > 1 and not clients[0].pops:
-            by_clients.setdefault(tuple(client.client_id for client in clients), []).append(queue)
+            by_clients.setdefault(_ids(clients), []).append(queue)
     for client_ids, queues in by_clients.items():
         clients = now[queues[0]]
         yield Symptom(
@@ -203,41 +218,50 @@ def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _readers(poll: GroupPoll) -> dict[MessageQueue, list[ClientAnswer]]:
+    """Return the clients by the queues that they hold. A client that pops may hold all queues of a broker."""
+    of_broker: dict[tuple[str, str], list[MessageQueue]] = {}
+    for queue in poll.queues:
+        of_broker.setdefault((queue.topic, queue.broker_name), []).append(queue)
     found: dict[MessageQueue, list[ClientAnswer]] = {}
     for client in poll.reports:
-        for one in client.held:
-            found.setdefault(one.queue, []).append(client)
+        for topic, broker, number in (one.queue for one in client.held):
+            queues = of_broker.get((topic, broker), []) if number == ALL_QUEUES else []
+            for queue in queues or [MessageQueue(topic, broker, number)]:
+                found.setdefault(queue, []).append(client)
     return found
 
 
 def _silent(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     computed = shares(poll)
     for client_id in dict.fromkeys(client.client_id for client in poll.clients if client.is_silent):
-        keeps = f": {queues_text(computed[client_id])}" if computed.get(client_id) else ""
+        share = f": {queues_text(computed[client_id])}" if computed.get(client_id) else ""
         yield Symptom(
             kind=SymptomKind.SILENT,
-            reason=f"{poll.named(client_id)} did not answer the broker in time: it hangs, is suspended or "
-            f"cut off. The broker drops it after 120 s without a heartbeat; until then it keeps its share"
-            f"{keeps}",
-            to_do="look at its process and its machine; restart it",
+            reason=f"{poll.named(client_id)} did not answer the broker within 10 s. If it sends no "
+            f"heartbeats either, the broker removes it after 120 s; until then it keeps its share{share}",
+            to_do="look at its process, its machine and its network; gRPC clients of a Proxy never answer",
             client_ids=[client_id],
             queues=computed.get(client_id, []),
         )
 
 
 def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
+    if not poll.divides_queues:
+        return
     absent, earlier = _absent(poll), _absent(before)
+    brokers: dict[tuple[str, ...], list[str]] = {}
     for broker, missing in absent.items():
-        client_ids = sorted(missing & earlier.get(broker, set()))
+        brokers.setdefault(tuple(sorted(missing & earlier.get(broker, set()))), []).append(broker)
+    for client_ids, without in brokers.items():
         if client_ids:
             named = shortened([poll.named(client_id) for client_id in client_ids])
             yield Symptom(
                 kind=SymptomKind.VIEWS,
-                reason=f"{broker} does not have {named}. A client asks any one broker for the list of "
-                "clients, so clients divide the queues differently",
+                reason=f"missing at {shortened(without)}: {named}. A client asks any one broker for the list "
+                "of clients, so clients divide the queues differently",
                 to_do="clients register within 30 s of a broker's start; if it lasts, look at their way to "
-                f"{broker}, and whether it has all topics",
-                client_ids=client_ids,
+                f"{shortened(without)}, and whether it has all topics",
+                client_ids=list(client_ids),
             )
 
 
@@ -246,41 +270,50 @@ def _absent(poll: GroupPoll) -> dict[str, set[str]]:
     every = set(poll.client_ids)
     return {
         view.broker: missing
-        for view in poll.answered
-        if (missing := every - {connection.client_id for connection in view.connections})
+        for view in poll.serving
+        if view.error is None and (missing := every - {c.client_id for c in view.connections})
     }
 
 
 def _standing(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
-    if poll.at_ms - before.at_ms < STANDS_MS or not poll.client_ids:
+    """Yield the offsets that stand still although the same clients read the queue in both polls."""
+    is_early = poll.at_ms - before.at_ms < STANDS_MS
+    if is_early or not poll.client_ids or MessageModel.BROADCASTING in poll.message_models:
         return
-    then, readers = {one.queue: one for one in before.offsets}, _readers(poll)
-    by_reader: dict[str, list[QueueOffsets]] = {}
+    then, readers, earlier = {one.queue: one for one in before.offsets}, _readers(poll), _readers(before)
+    by_readers: dict[tuple[str, ...], list[QueueOffsets]] = {}
     for one in poll.offsets:
-        earlier = then.get(one.queue)
-        if earlier is not None and earlier.behind and earlier.stored == one.stored:
-            reader = next((client.client_id for client in readers.get(one.queue, ())), "")
-            by_reader.setdefault(reader, []).append(one)
-    held = {one.queue: one for client in poll.reports for one in client.held}
-    for reader, offsets in by_reader.items():
+        stored = then.get(one.queue)
+        if stored is None or not stored.behind or stored.stored != one.stored:
+            continue
+        clients, ids = readers.get(one.queue, []), _ids(readers.get(one.queue, []))
+        is_young = any(poll.at_ms - (client.started_ms or 0) < _FIRST_STORED_MS for client in clients)
+        if ids == _ids(earlier.get(one.queue, [])) and not is_young:
+            by_readers.setdefault(ids, []).append(one)
+    for ids, offsets in by_readers.items():
         queues = [one.queue for one in offsets]
+        clients = readers.get(queues[0], [])
+        held = [one for client in clients for one in client.held if one.queue in queues]
         waiting = count(sum(one.behind for one in offsets), "message")
         came = sum(one.end - then[one.queue].end for one in offsets)
         reason = f"{queues_text(queues)}: no offset moved between two polls while {waiting} waited"
         reason += f", {came} more than before" if came > 0 else ""
-        if reader:
-            fetched = sum(held[queue].cached for queue in queues)
-            reason += f"; the reader {poll.named(reader)} has fetched {fetched} of them"
+        reason += f"; read by {_names(poll, clients)}" if clients else "; read by no client that answered"
+        reason += f", with {sum(one.cached for one in held)} of them fetched" if held else ""
         yield Symptom(
             kind=SymptomKind.STANDING,
             reason=reason,
-            to_do="see in that client's log and threads what its listener waits for"
-            if reader
-            else "start a reader, or see above why there is none",
-            since_ms=max((held[queue].consumed_ms or 0 for queue in queues if reader), default=0) or None,
-            client_ids=[reader] if reader else [],
+            to_do="see in the log and the threads of these clients what their listeners wait for"
+            if clients
+            else "see the faults above, and the clients that gave no answer",
+            since_ms=max((one.consumed_ms or 0 for one in held), default=0) or None,
+            client_ids=list(dict.fromkeys(ids)),
             queues=queues,
         )
+
+
+def _ids(clients: Iterable[ClientAnswer]) -> tuple[str, ...]:
+    return tuple(client.client_id for client in clients)
 
 
 def _offline(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
@@ -288,7 +321,8 @@ def _offline(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
         waiting = sum(one.behind for one in poll.offsets)
         yield Symptom(
             kind=SymptomKind.OFFLINE,
-            reason=f"no broker has a connection of this group; {count(waiting, 'message')} wait for it",
+            reason="no broker that answered has a connection of this group; "
+            f"{count(waiting, 'message')} wait for it",
             to_do="start a consumer, or see that it reaches the name server and the brokers",
         )
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.rocketmq_group import subscription_text
 from kafka_why.why.rocketmq.polled.model import GroupPoll, PollReport, Symptom, queues_text
 from kafka_why.why.wording import INDENT, Clock, Lines, columns, count, listing, shortened
 
@@ -40,7 +41,9 @@ def _summary(report: PollReport, clock: Clock) -> Lines:
         yield "Versions", _versions(poll)
     topics = [_topic(topic, expressions, poll) for topic, expressions in poll.topics.items()]
     yield from listing("Topics", topics[:MAX_TOPICS], len(topics) - MAX_TOPICS, "topic")
-    at = [f"{view.broker} {view.error or count(len(view.connections), 'connection')}" for view in poll.views]
+    at = [
+        f"{view.broker} {view.error or count(len(view.connections), 'connection')}" for view in poll.serving
+    ]
     yield "Brokers", shortened(at)
     yield from listing("Note", poll.notes)
 
@@ -51,7 +54,7 @@ def _topic(topic: str, expressions: list[str], poll: GroupPoll) -> str:
     behind = (
         f"{count(sum(one.behind for one in offsets), 'message')} behind" if offsets else "no stored offset"
     )
-    return f"{topic} ({' and '.join(expressions)}): {count(queues, 'queue')}, {behind}"
+    return f"{subscription_text(topic, ' and '.join(expressions))}: {count(queues, 'queue')}, {behind}"
 
 
 def _clients(poll: GroupPoll) -> str:
