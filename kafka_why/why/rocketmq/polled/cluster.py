@@ -1,13 +1,12 @@
-"""Polls of a RocketMQ cluster. They only read, at most REQUESTS_PER_S times a second at each server.
+"""Polls of a RocketMQ cluster, which only read.
 
 Source: consumerProgress, consumerConnection and consumerStatus of RocketMQ's mqadmin.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
@@ -25,11 +24,8 @@ from kafka_why.remoting.answers import (
     decode_running_info,
     decode_topic_list,
 )
-from kafka_why.remoting.client import RemotingClient
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.remoting.frames import Header
 from kafka_why.remoting.routes import decode_cluster, decode_route
-from kafka_why.remoting.strict_json import MalformedFrame
 from kafka_why.rocketmq_group import filter_text
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import ClientError
@@ -42,125 +38,23 @@ from kafka_why.why.rocketmq.polled.model import (
     PolledConnection,
     QueueOffsets,
 )
+from kafka_why.why.rocketmq.polled.server import NO_FIELDS, Fields, Server, ServerError
 from kafka_why.why.wording import count
 
-REQUESTS_PER_S = 10
 MAX_CLIENTS = 200
 """Clients that are asked in a poll."""
 MAX_QUEUES = 400
 """Queues whose offsets are read in a poll."""
-_TIMEOUT_S = 5.0
-_RECONNECT_S = 10.0
-"""A server to which no connection could be made counts as unreachable for so long."""
 # A broker waits 10 s for a client's answer, with one of its threads for administration.
 _CLIENT_TIMEOUT_S, _MAX_WAITING_CLIENTS = 12.0, 4
 _PERM_READ = 4
 _MAX_TIME_MS = 10**14  # beyond it no calendar of Python's has a date
-_RIGHTS = "(reading needs GET on the group and its topics, and the keys of --rocketmq-acl or the environment)"
 
 T = TypeVar("T")
-_Fields = Mapping[str, str]
-_NONE: _Fields = MappingProxyType({})
 
 
 class ClusterUnavailable(ClientError):
     """No name server, or no broker, answers. The message has the reason of each."""
-
-
-class ServerError(ClientError):
-    """A server does not answer, or answers with an error. The text completes a sentence about the server.
-    `code` is that of an error answer, else None.
-    """
-
-    def __init__(self, text: str, code: int | None = None) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-def _error_answer(header: Header) -> ServerError:
-    is_refusal = header.code == ResponseCode.NO_PERMISSION
-    said = f"{'refuses access' if is_refusal else f'answers {header.code}'}: {header.remark}"
-    return ServerError(f"{said} {_RIGHTS}" if is_refusal else said, header.code)
-
-
-def _unreadable(error: Exception) -> ServerError:
-    return ServerError(f"gives an answer that cannot be read: {error}")
-
-
-class _Server:
-    """A name server or a broker address: one connection, and turns that hold the rate."""
-
-    def __init__(self, address: str, servers: RocketMqServers) -> None:
-        self.address = address
-        self._servers = servers
-        self._client: RemotingClient | None = None
-        self._turn = asyncio.Lock()
-        self._next_s = 0.0
-        self._failure, self._failed_until_s = "", 0.0
-
-    async def ask(
-        self,
-        code: RequestCode,
-        decode: Callable[[bytes], T],
-        fields: _Fields = _NONE,
-        timeout_s: float = _TIMEOUT_S,
-    ) -> T:
-        """Return the decoded body of the answer. Raises ServerError."""
-        _, body = await self._invoke(code, fields, timeout_s)
-        try:
-            return decode(body)
-        except MalformedFrame as error:
-            raise _unreadable(error) from error
-
-    async def offset(self, code: RequestCode, fields: _Fields) -> int | None:
-        """Return the offset of the answer, None if the server has none. Raises ServerError."""
-        try:
-            header, _ = await self._invoke(code, fields, _TIMEOUT_S)
-            return parse_whole_number(header.ext_fields.get("offset", ""))
-        except ServerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
-        except ValueError as error:
-            raise _unreadable(error) from error
-
-    async def _invoke(self, code: RequestCode, fields: _Fields, timeout_s: float) -> tuple[Header, bytes]:
-        try:
-            client = await self._connected()
-            header, body = await client.invoke(code, fields, timeout_s=timeout_s)
-        except MalformedFrame as error:
-            raise _unreadable(error) from error
-        except OSError as error:
-            raise ServerError(f"does not answer: {str(error) or type(error).__name__}") from error
-        if header.code != ResponseCode.SUCCESS:
-            raise _error_answer(header)
-        return header, body
-
-    async def _connected(self) -> RemotingClient:
-        """Wait for this request's turn, and return the connection. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            if loop.time() < self._failed_until_s:
-                raise OSError(self._failure)
-            await asyncio.sleep(self._next_s - loop.time())
-            self._next_s = loop.time() + 1 / REQUESTS_PER_S
-            if self._client is None or self._client.has_failed:
-                try:
-                    self._client = await RemotingClient.open(
-                        self.address,
-                        credentials=self._servers.keys,
-                        tls=self._servers.tls,
-                        timeout_s=_TIMEOUT_S,
-                    )
-                except OSError as error:
-                    self._failure = str(error) or type(error).__name__
-                    self._failed_until_s = loop.time() + _RECONNECT_S
-                    raise
-            return self._client
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
 
 
 class ClusterPoller:
@@ -168,8 +62,8 @@ class ClusterPoller:
 
     def __init__(self, servers: RocketMqServers) -> None:
         self._servers = servers
-        self._name_servers = [_Server(address, servers) for address in servers.addresses]
-        self._brokers: dict[str, _Server] = {}
+        self._name_servers = [Server(address, servers) for address in servers.addresses]
+        self._brokers: dict[str, Server] = {}
         self._addresses: dict[str, dict[int, str]] = {}  # by name and id, as of the last views
         self._waiting = asyncio.Semaphore(_MAX_WAITING_CLIENTS)
 
@@ -247,7 +141,7 @@ class ClusterPoller:
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         return HistoryUnavailable(f"no broker has a consumer or an offset of group {group_id}{meant}")
 
-    async def _ask(self, code: RequestCode, decode: Callable[[bytes], T], fields: _Fields = _NONE) -> T:
+    async def _ask(self, code: RequestCode, decode: Callable[[bytes], T], fields: Fields = NO_FIELDS) -> T:
         """Ask the name server that answered last, else another one.
 
         Raises ClusterUnavailable, and ServerError if a topic has no route.
@@ -264,13 +158,13 @@ class ClusterPoller:
                 self._name_servers.append(server)
         raise ClusterUnavailable("; ".join(errors))
 
-    def _broker(self, name: str, number: int | None = None) -> _Server:
+    def _broker(self, name: str, number: int | None = None) -> Server:
         """Return a broker address, that of the master without a number. Raises ServerError if it has gone."""
         ids = self._addresses.get(name, {})
         address = ids.get(min(ids, default=0) if number is None else number)
         if address is None:
             raise ServerError("is not registered any more")
-        return self._brokers.setdefault(address, _Server(address, self._servers))
+        return self._brokers.setdefault(address, Server(address, self._servers))
 
     async def _view(self, group_id: str, name: str, number: int) -> BrokerView:
         code, broker = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"{name}/{number}"
