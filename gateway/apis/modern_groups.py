@@ -62,7 +62,7 @@ class _AddedMetadata(Struct, frozen=True):
     looked: dict[str, RegexResolution] | UnsetType = UNSET
 
 
-_NO_METADATA = _AddedMetadata()
+_NO_FACTS = _AddedMetadata()
 
 
 async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
@@ -109,11 +109,11 @@ def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields 
         request.group_id, request.member_id
     ):
         return None
-    return _consumer_refused(context, request) or _send_consumer(context, request, _NO_METADATA)
+    return _consumer_refused(context, request) or _send_consumer(context, request, _NO_FACTS)
 
 
 def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Return the refusal of a heartbeat, or None if it is accepted (rows HB1 to HB3)."""
+    """Rows HB1 to HB3."""
     if not context.services.consumer_protocol:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -121,7 +121,7 @@ def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
     return None if _may_describe_all(context, request.subscribed_topic_names) else _TOPIC_REFUSED
 
 
-def _send_consumer(context: RequestContext, request: Any, metadata: _AddedMetadata) -> Deferred:
+def _send_consumer(context: RequestContext, request: Any, facts: _AddedMetadata) -> Deferred:
     owned = request.topic_partitions
     response = context.send(
         ConsumerGroupHeartbeat(
@@ -135,10 +135,10 @@ def _send_consumer(context: RequestContext, request: Any, metadata: _AddedMetada
             subscribed_topic_regex=request.subscribed_topic_regex,
             server_assignor=request.server_assignor,
             topic_partitions=None if owned is None else [_owned(topic) for topic in owned],
-            topics=metadata.topics,
-            regex=metadata.regex,
+            topics=facts.topics,
+            regex=facts.regex,
             checks_topics=UNSET if context.services.authorizer is None else True,
-            looked=metadata.looked,
+            looked=facts.looked,
         )
     )
     return Deferred(response, partial(_consumer_fields, context.caches.requested_patterns))
@@ -148,9 +148,9 @@ def _owned(topic: Any) -> TopicIdPartitions:
     return TopicIdPartitions(topic.topic_id, topic.partitions)
 
 
-def _consumer_fields(requested: RequestedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+def _consumer_fields(asked: RequestedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
-        requested.add(answer.group_id, answer.member_id, answer.look)
+        asked.add(answer.group_id, answer.member_id, answer.look)
     return _heartbeat_fields(answer)
 
 
@@ -188,9 +188,7 @@ def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | D
 
 
 def _share_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Return the refusal of a heartbeat, or None if it is accepted (rows SH1 to SH4). Members cannot
-    subscribe to the coordinator's own topics (row SF24).
-    """
+    """Rows SH1 to SH4, and SF24: the coordinator's own topics are not queues."""
     if not context.services.share_groups.are_ours:
         return OFF
     if not may_read_group(context, request.group_id):

@@ -155,22 +155,22 @@ def _deletion(header: Header, topics: Sequence[Any], images: TopicImages | None)
 
 
 async def fill_in_partitions(context: RequestContext, message: bytes) -> Screened | None:
-    """Add the partitions to those groups of a DescribeShareGroupOffsets that name no topics (row SO3)."""
+    """Add partitions to groups of a DescribeShareGroupOffsets without any (row SO3)."""
     if not context.services.share_groups.are_ours:
         return None
     request = await offload.decode_passed(context.header, message)
-    incomplete = [group for group in request.groups if group.topics is None]
-    if not incomplete:
+    asked = [group for group in request.groups if group.topics is None]
+    if not asked:
         return None
     async with context.fan_out.acquired(context):
-        found = await map_items(context, _query(context), incomplete, lambda group: _error(group, _BEYOND))
+        found = await map_items(context, _known(context), asked, lambda group: _error(group, _BEYOND))
     filled = {one["group_id"]: one for one in found if one.get("topics")}
-    answered = [one for one in found if not one.get("topics")]
+    alone = [one for one in found if not one.get("topics")]
     request.groups = [g for g in request.groups if g.topics is not None or g.group_id in filled]
     if not request.groups:
-        return Screened(None, {"groups": answered})
+        return Screened(None, {"groups": alone})
     remaining = await offload.run(_filled, context.header, message, request, filled)
-    return Screened(remaining, {"groups": answered}, partial(_leave_out_denied, filled))
+    return Screened(remaining, {"groups": alone}, partial(_leave_out_denied, filled))
 
 
 def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping[str, Fields]) -> bytes:
@@ -182,20 +182,20 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
     return codec.with_body(header, message, request)
 
 
-def _query(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
+def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
     """Return a function that queries the coordinator for a group's initialized partitions of topics that the
     client may describe. It returns these, or the group's error for the response.
     """
     left = FILLED_MAX_PARTITIONS
 
-    async def query(group: Any) -> Fields:
+    async def known(group: Any) -> Fields:
         nonlocal left
         if not may_describe_group(context, group.group_id):
             return _error(group, GROUP_REFUSED)
         if not group.group_id:
             return _error(group, {})  # no group has this id, which is not an error here (row SO5)
-        describe = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
-        answer = await context.send(describe, ANSWER_TIMEOUT_MS)
+        asked = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
+        answer = await context.send(asked, ANSWER_TIMEOUT_MS)
         if answer.error_code:
             return _error(group, {"error_code": answer.error_code, "error_message": answer.error_message})
         topics = await context.slices().kept(
@@ -209,7 +209,7 @@ def _query(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
             "topics": [{"topic_name": t.topic_name, "partitions": t.partitions} for t in topics],
         }
 
-    return query
+    return known
 
 
 def _error(group: Any, error: Fields) -> Fields:

@@ -108,7 +108,6 @@ class TopicNames:
         return structs.replace(event, **named, targets=targets)
 
     def _learn(self, member_id: MemberId, event: HistoryEntry) -> None:
-        """Find the name of a topic id: the name of the same partitions in the member's previous entry."""
         had, has = self._had.get(member_id, {}), {**(event.assigned or {})}
         for topic, numbers in (event.revoking or {}).items():
             has[topic] = sorted({*has.get(topic, ()), *numbers})

@@ -141,10 +141,10 @@ class Output(OutputRows):
         request = reply.response.request
         value, too_large = response_value(reply, self._layout.response_max_bytes)
         if too_large is not None:
-            answered = message if message is not None and message.id == request else None
-            key = b"" if answered is None else answered.row.key
+            at_hand = message if message is not None and message.id == request else None
+            key = b"" if at_hand is None else at_hand.row.key
             reason = Reason.RESPONSE_TOO_LARGE
-            self.dead_letter(dead_letter(reason, too_large, key, answered, request, answered=True))
+            self.dead_letter(dead_letter(reason, too_large, key, at_hand, request, answered=True))
         if not is_packed(request):
             self._single(value, reply.reply_partition)
             return

@@ -99,13 +99,13 @@ _PYTHON = "spark.pyspark.python"
 class Session(Closeable):
     """A Spark session with the coordinator's settings. Its JVM ends with this process.
 
-    If `master` is None, Spark is local with `cores` threads, or has the master that spark-submit was given.
-    On a cluster, executors reach the driver at `driver_host` (if it is None, at the address from which this
+    `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
+    cluster, executors reach the driver at `driver_host` (if it is None, at the address from which this
     machine reaches the master); the code is sent to them, and they are checked.
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
-    JVM's output goes to `log_path`. The JVM holds `hold_fd` open until it ends (see
-    `kafka_why.service_folder.ServiceFolder.lock`). For the JVM of spark-submit only `ui_port` applies.
+    JVM's output goes to `log_path`. The JVM holds `hold_fd` open until it ends, see
+    `kafka_why.service_folder.Folder.lock`. For the JVM of spark-submit only `ui_port` applies.
 
     `temporary_folder` is emptied and then has the JVM's temporary files. If it is None, they are in the
     system's folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
@@ -268,7 +268,7 @@ class Session(Closeable):
         return self._jvm.pid
 
     def kill(self) -> None:
-        """End a JVM that hangs. `has_lost_jvm` returns True soon after."""
+        """End a JVM that hangs. `has_lost_jvm` holds soon after."""
         self._jvm.kill()
 
     def has_lost_jvm(self) -> bool:

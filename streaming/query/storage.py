@@ -236,16 +236,16 @@ class Storage:
         return files
 
 
-def storage_at(location: str) -> Storage:
+def storage_at(place: str) -> Storage:
     """Return the storage at a path or URI. Raises ValueError."""
-    parts = urlsplit(location)
+    parts = urlsplit(place)
     if len(parts.scheme) <= _ONE_LETTER:
-        return Storage(location, Path(location), "")
+        return Storage(place, Path(place), "")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
-            raise ValueError(f"{location} names another machine. A shared folder has a path on this one")
+            raise ValueError(f"{place} names another machine. A shared folder has a path on this one")
         path = Path(unquote(parts.path))
         return Storage(str(path), path, "")
     if not parts.netloc and parts.scheme != "hdfs":
-        raise ValueError(f"{location} has no host or bucket")
-    return Storage(location.rstrip("/"), None, parts.scheme)
+        raise ValueError(f"{place} has no host or bucket")
+    return Storage(place.rstrip("/"), None, parts.scheme)

@@ -18,7 +18,7 @@ from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
 from gateway.service import serving
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share
-from tests.e2e.harness import history_of
+from tests.e2e.harness import history_of, wait_until
 from tests.harness.certificates import Authority
 from tests.harness.java_tools import JavaTools
 from tests.harness.sasl import GivenToken
@@ -103,6 +103,18 @@ def test_mechanism_accepts_credentials(
     with closing(librdkafka):
         librdkafka.poll(0)  # begins the callback for the token
         assert topic in librdkafka.list_topics(timeout=30).topics
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_mechanism_rejects_invalid_credentials(gateway: str, identities: Identities, mechanism: str) -> None:
+    """A user that does not exist. tests/unit/gateway/test_sasl.py has wrong passwords, by kafka-python."""
+    errors: list[str] = []
+    wrong = identities.in_confluent(mechanism, "nobody")
+    settings = {"bootstrap.servers": gateway, "group.id": "g", "error_cb": lambda e: errors.append(e.str())}
+    librdkafka = ConfluentConsumer({**settings, **wrong})
+    with closing(librdkafka):
+        wait_until(lambda: librdkafka.poll(0.1) is None and errors != [], "librdkafka's error")
+    assert "authentication" in errors[0].lower()
 
 
 def test_members_reauthenticate_and_history_names_their_principals(

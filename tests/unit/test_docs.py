@@ -343,12 +343,6 @@ def printed_by_why(story: Sequence[str], now_ms: int) -> str:
     return f"{report_text(report('g', Recorder().play(*story), now_ms), Clock(UTC))}\n"
 
 
-def printed_by_why_of_epochs() -> str:
-    """Return the second and the third rebalance, without the report's other parts."""
-    parts = printed_by_why(why_story.EPOCHS_STORY, 64_000).split("\n\n")
-    return "\n\n".join(part.rstrip() for part in parts if part.startswith(("#2 ", "#3 "))) + "\n"
-
-
 def printed_by_why_of_rocketmq() -> str:
     end_ms = rocketmq_story.END_MS
     found = rocketmq_report("g", rocketmq_story.night(), end_ms, since_ms=end_ms - 120_000)
@@ -359,7 +353,6 @@ EXAMPLES: dict[str, tuple[str, Callable[[], str]]] = {
     "assign": ("assign.md", printed_by_assign),
     "whatif": ("whatif.md", printed_by_whatif),
     "why": ("why.md", lambda: printed_by_why(why_story.STORY, why_story.END_MS)),
-    "why-epochs": ("why.md", printed_by_why_of_epochs),
     "why-share": ("why.md", lambda: printed_by_why(why_story.SHARE_STORY, 25_000)),
     "why-rocketmq": ("why.md", printed_by_why_of_rocketmq),
 }

@@ -21,7 +21,6 @@ from kafka_why.why.rocketmq.model import (
 )
 from kafka_why.why.rocketmq.symptoms import symptoms
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
-from kafka_why.why.wording import count
 
 _KINDS = {
     EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
@@ -294,5 +293,5 @@ def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
 
 def _producers(group_lives: Sequence[IncarnationHistory[HistoryEntry]]) -> list[str]:
     number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
-    note = f"producers connected or left {count(number, 'time')}; no client rebalances because of that"
+    note = f"producers connected or left {number} times; no client rebalances because of that"
     return [note] if number else []

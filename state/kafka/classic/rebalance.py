@@ -22,7 +22,7 @@ def transition(
 ) -> None:
     """Move the group to another state, and record the reason."""
     group = context.group_of(ClassicGroup)
-    assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is not a legal transition"
+    assert group.state in LEGAL_PREVIOUS_STATES[to], f"{group.state} -> {to} is no legal transition"
     group.previous_state, group.state = group.state, to
     group.state_timestamp_ms = context.now_ms
     context.retention_is_stale = True

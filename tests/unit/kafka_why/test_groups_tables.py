@@ -162,6 +162,23 @@ def test_undecodable_assignment_is_not_guessed_at() -> None:
     assert member_table(member_rows(strange), verbose=True).splitlines()[1].split()[-2:] == ["-", "-"]
 
 
+def test_state_table_of_a_classic_group_is_printed() -> None:
+    assert state_table(state_row(TWO, "group-coordinator-requests", 3)) == looks("""
+GROUP           COORDINATOR (ID)               ASSIGNMENT-STRATEGY  STATE                #MEMBERS TYPE
+billing         group-coordinator-requests (3) range                Stable               3        Classic
+    """)
+    empty = group(group_state="Empty", protocol_data="")
+    assert state_table(state_row(empty, "r", 0)).splitlines()[1].split() == [
+        "billing",
+        "r",
+        "(0)",
+        "-",
+        "Empty",
+        "0",
+        "Classic",
+    ]
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [

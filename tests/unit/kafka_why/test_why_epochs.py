@@ -2,6 +2,7 @@
 
 from datetime import UTC
 from random import Random
+from textwrap import dedent
 
 import pytest
 
@@ -11,7 +12,38 @@ from kafka_why.why.report import Report, course_of, report
 from kafka_why.why.text import report_text
 from kafka_why.why.wording import Clock
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
-from tests.unit.kafka_why.why_story import EPOCHS_STORY
+
+SECOND = "config group.consumer.assignment.interval.ms=1000"
+
+MORNING = (
+    SECOND,
+    "topics orders=6 prices=2",
+    "at 0s",
+    "A e0",
+    "at 4s",
+    "B e0",
+    "at 5s",
+    "A e2",
+    "at 6500ms",
+    "A e2 owned[orders 0-3]",
+    "at 8s",
+    "B e3",
+    "at 12s",
+    "C(till) e0",
+    "at 12200ms",
+    "D e0",
+    "at 14s",
+    "A e3",
+    "B e3",
+    "at 30s",
+    "C(till) -2",
+    "at 40s",
+    "D -1",
+    "at 41s",
+    "C2(till) e0 id=C2",
+    "at 60s",
+    "C2(till) e6 id=C2",
+)
 
 CONVERSIONS = (
     "topics orders=4",
@@ -65,6 +97,51 @@ def block(shown: Report, number: int) -> str:
     return next(part for part in text.split("\n\n") if part.startswith(f"#{number} ")).rstrip()
 
 
+def looks(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_report_of_a_joining_consumer_group_member() -> None:
+    assert block(reported(played(*MORNING)), 2) == looks("""
+#2  1970-01-01 00:00:04.000  member joined: B
+    trigger  requests-0-1
+    took     4.0 s until Stable
+    epoch    2 -> 3
+    target   computed at once by uniform, new for 2 members
+    members  A  gave up orders 4-5, prices 0-1 in 1.5 s
+             B  waited 4.0 s for orders 4-5, prices 0-1 of A
+    moved    4 of 8 partitions
+             A  8 -> 4  - orders 4-5, prices 0-1
+             B  0 -> 4  + orders 4-5, prices 0-1
+    idle     4 partitions, for up to 3.0 s
+    """)
+
+
+def test_report_of_a_rebalance_over_several_epochs_with_unrevoked_partitions() -> None:
+    assert block(reported(played(*MORNING)), 3) == looks("""
+#3  1970-01-01 00:00:12.000  member joined: C
+    trigger  requests-0-5
+    took     48.0 s until Stable
+    epoch    3 -> 8
+             4 after 0 ms: member joined: C; target computed at once by uniform, new for 3 members
+             5 after 200 ms: member joined: D; target computed 1.8 s later by uniform, new for 3 members
+             6 after 28.0 s: member left: D; target computed 1.0 s later by uniform, new for 2 members
+             7 after 47.0 s: session timeout: A; target computed 1.0 s later by uniform, new for 1 member
+             8 after 47.0 s: session timeout: B; target computed 1.0 s later by uniform, new for 1 member
+    members  A   did not give up orders 2-3
+             B   did not give up prices 0-1
+             C2  waited 48.0 s for orders 3 of A and prices 0-1 of B
+    removed  D after 28.0 s: left the group
+    removed  A after 47.0 s: no heartbeat within the session timeout of 45000 ms
+    removed  B after 47.0 s: no heartbeat within the session timeout of 45000 ms
+    moved    8 of 8 partitions
+             C2  0 -> 8  + orders 0-5, prices 0-1
+             A   4 -> 0  - orders 0-3
+             B   4 -> 0  - orders 4-5, prices 0-1
+    idle     8 partitions, for up to 46.0 s
+    """)
+
+
 def test_report_covers_conversions_both_ways() -> None:
     shown = reported(played(*CONVERSIONS))
     assert shown.group_type == "classic"
@@ -91,7 +168,7 @@ def test_report_covers_conversions_both_ways() -> None:
 
 
 def test_history_without_its_beginning_still_reports_the_outcome() -> None:
-    history = played(*EPOCHS_STORY)
+    history = played(*MORNING)
     middle = next(n for n, event in enumerate(history) if event.at_ms == 5_000)
     first = rebalance(history[middle:], 1)
     assert first.beginning_lost
@@ -102,7 +179,7 @@ def test_history_without_its_beginning_still_reports_the_outcome() -> None:
 
 
 def test_missing_entries_make_the_outcome_unknown() -> None:
-    history = played(*EPOCHS_STORY)
+    history = played(*MORNING)
     lost = [event for event in history if not 5_000 <= event.at_ms < 8_000]
     shown = reported(lost)
     assert shown.rebalances[1].outcome is RebalanceOutcome.UNKNOWN
@@ -110,7 +187,7 @@ def test_missing_entries_make_the_outcome_unknown() -> None:
 
 
 def test_ongoing_rebalance_names_awaited_members_and_partitions() -> None:
-    history = played(*EPOCHS_STORY[: EPOCHS_STORY.index("at 8s")])
+    history = played(*MORNING[: MORNING.index("at 8s")])
     last = rebalance(history, 2)
     assert last.outcome is RebalanceOutcome.UNDER_WAY
     assert "waiting for members to reach the target assignment" in block(reported(history), 2)

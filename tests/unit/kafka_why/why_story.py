@@ -122,34 +122,3 @@ SHARE_STORY = (
     "share A e3",
 )
 """A share group's first members, one of which comes late, and one that comes and goes."""
-
-EPOCHS_STORY = (
-    "config group.consumer.assignment.interval.ms=1000",
-    "topics orders=6 prices=2",
-    "at 0s",
-    "A e0",
-    "at 4s",
-    "B e0",
-    "at 5s",
-    "A e2",
-    "at 6500ms",
-    "A e2 owned[orders 0-3]",
-    "at 8s",
-    "B e3",
-    "at 12s",
-    "C(till) e0",
-    "at 12200ms",
-    "D e0",
-    "at 14s",
-    "A e3",
-    "B e3",
-    "at 30s",
-    "C(till) -2",
-    "at 40s",
-    "D -1",
-    "at 41s",
-    "C2(till) e0 id=C2",
-    "at 60s",
-    "C2(till) e6 id=C2",
-)
-"""Members of the consumer protocol come, leave, and do not give their partitions up."""

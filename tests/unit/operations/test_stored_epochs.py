@@ -19,7 +19,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from tests.harness.histories import Recorder
-from tests.unit.kafka_why.why_story import EPOCHS_STORY
+from tests.unit.kafka_why.test_why_epochs import MORNING
 
 CONFIG = CoordinatorConfig()
 
@@ -48,7 +48,7 @@ def looks(text: str) -> str:
 
 
 def test_consumer_group_is_shown_as_tables() -> None:
-    assert group_text(rows_of(before(EPOCHS_STORY, "30s"), 6, CONFIG)) == looks("""
+    assert group_text(rows_of(before(MORNING, "30s"), 6, CONFIG)) == looks("""
 GROUP PROTOCOL         STATE       SINCE                   GENERATION TARGET-EPOCH STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
 g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5            uniform  4        0        0      1970-01-01 00:00:14.000 1970-01-01 00:00:57.000
 
@@ -71,7 +71,7 @@ g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5         
 
 
 def test_diff_of_consumer_groups_names_partitions_by_topic() -> None:
-    assert difference(before(EPOCHS_STORY, "14s"), before(EPOCHS_STORY, "30s"), ignore_times=True) == looks("""
+    assert difference(before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True) == looks("""
 group g:
   seq 21 -> 24
   assignment epoch 4 -> 5
@@ -89,7 +89,7 @@ group g:
 
 
 def test_diff_reports_assignment_epochs_that_alone_differ() -> None:
-    old, new = before(EPOCHS_STORY, "14s"), before(EPOCHS_STORY, "14s")
+    old, new = before(MORNING, "14s"), before(MORNING, "14s")
     assert isinstance(new, ConsumerGroup)
     held = new.members["A"].assigned
     new.members["A"].assigned = {topic: dict.fromkeys(epochs, 7) for topic, epochs in held.items()}
@@ -100,7 +100,7 @@ def test_diff_reports_assignment_epochs_that_alone_differ() -> None:
 
 
 def test_moment_of_a_consumer_group_shows_members_and_timers() -> None:
-    group = before(EPOCHS_STORY, "30s")
+    group = before(MORNING, "30s")
     text = moment_of(group)
     assert (
         text

@@ -283,15 +283,13 @@ def _standing(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     then, readers, earlier = {one.queue: one for one in before.offsets}, _readers(poll), _readers(before)
     by_readers: dict[tuple[str, ...], list[QueueOffsets]] = {}
     for one in poll.offsets:
-        clients = readers.get(one.queue, [])
-        if (
-            (polled_before := then.get(one.queue)) is not None
-            and polled_before.behind
-            and polled_before.stored == one.stored
-            and _ids(clients) == _ids(earlier.get(one.queue, []))
-            and all(poll.at_ms - (client.started_ms or 0) >= _FIRST_STORED_MS for client in clients)
-        ):
-            by_readers.setdefault(_ids(clients), []).append(one)
+        stored = then.get(one.queue)
+        if stored is None or not stored.behind or stored.stored != one.stored:
+            continue
+        clients, ids = readers.get(one.queue, []), _ids(readers.get(one.queue, []))
+        is_young = any(poll.at_ms - (client.started_ms or 0) < _FIRST_STORED_MS for client in clients)
+        if ids == _ids(earlier.get(one.queue, [])) and not is_young:
+            by_readers.setdefault(ids, []).append(one)
     for ids, offsets in by_readers.items():
         queues = [one.queue for one in offsets]
         clients = readers.get(queues[0], [])
