@@ -7,7 +7,7 @@ than its client gives it; its record is in the log all the same.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from types import MappingProxyType
@@ -41,6 +41,7 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import (
     LockBatchMqResponse,
+    RegisterResponse,
     ResponseCode,
     UnregisterResponse,
 )
@@ -51,10 +52,6 @@ from kafka_why.remoting.strict_json import MalformedFrame
 
 LOCK_WAIT_S = 0.9
 """Less than the 1,000 ms that a client gives a lock request."""
-HEARTBEAT_WAIT_S = 0.1
-"""Short, because a client sends no other heartbeat while it waits. If a rebalance needs one then, brokers
-refuse the client's pulls until its next full one. Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
-"""
 _REASON_MAX_LENGTH = 200
 """A longer reason may have the client's own bytes."""
 
@@ -92,6 +89,7 @@ class GroupSession:
         self._grants = QueueGrants()
         self._registered: dict[tuple[type[Request[Any]], str], str] = {}
         """The client id by kind of registration and group."""
+        self._known_fingerprint: int | None = None
         self._changes: deque[tuple[str, str]] = deque(maxlen=_CHANGES_REMEMBERED)
         self._is_closed = False
         self._opaques = count(1)
@@ -172,17 +170,25 @@ class GroupSession:
             for record in records:
                 self._registered[type(record), record.group_id] = record.client_id
             asked = [self._send(record) for record in records]
-        # Only a client with short heartbeats looks at the field.
-        if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not (
-            await exchange.settled(asked, HEARTBEAT_WAIT_S)
-            and not any(
-                future.result().is_sub_change or (heartbeat.is_without_sub and future.result().is_new)
-                for future in asked
-            )
-        ):
+        answered = asyncio.gather(*asked)
+        is_known = self._known_fingerprint == heartbeat.heartbeat_fingerprint
+        answered.add_done_callback(lambda _: self._note_fingerprint(heartbeat, answered.result()))
+        if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not is_known:
             # The coordinator may lack what only a full heartbeat has.
             header = structs.replace(header, ext_fields=header.ext_fields | {IS_SUB_CHANGE: "true"})
         return encode_frame(header, body)
+
+    def _note_fingerprint(self, heartbeat: bodies.HeartbeatData, answers: Sequence[RegisterResponse]) -> None:
+        """Note if the coordinator has what a heartbeat's fingerprint stands for. The answer to a heartbeat
+        does not wait for that: the client sends no other one before, and if a rebalance needs one then,
+        brokers refuse the client's pulls, for ever if its heartbeats are short.
+        Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
+        """
+        is_known = all(
+            it.request and not it.is_sub_change and not (heartbeat.is_without_sub and it.is_new)
+            for it in answers
+        )
+        self._known_fingerprint = heartbeat.heartbeat_fingerprint if is_known else None
 
     async def _unregister(self, exchange: Exchange) -> bytes:
         """Unregister what this connection has registered. The records are sent before the broker is asked."""
