@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypedDict
@@ -19,7 +19,7 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, CoordinatorBackend
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.messages import ANONYMOUS
-from kafka_why.contract.rocketmq.requests import Unanswered
+from kafka_why.contract.rocketmq.requests import ConnectionClosed, Unanswered
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 
 _CHECK_TIMEOUT_MS = 2_000
@@ -30,6 +30,8 @@ _CLIENT_ID = "rocketmq-gateway"
 _BARRIER_TIMEOUT_MS = 3_000
 _CLOSE_TIMEOUT_S = 5.0
 _RETRY_S = 1.0
+_CLOSED_MAX = 1_000
+"""Connections in one record, which bounds its size."""
 
 
 class RequestFields(TypedDict):
@@ -82,6 +84,8 @@ class CoordinatorRequests:
         self._client = client
         self._backend = backend
         self._appending: set[asyncio.Task[None]] = set()
+        self._closed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """The connections that have ended in this turn of the event loop, by group and reason."""
 
     def about(self, group_id: str, client_id: str, connection: str, broker: str) -> RequestFields:
         """Return the fields of a request, with a new correlation id."""
@@ -108,10 +112,28 @@ class CoordinatorRequests:
         """Append a record without an answer. Return False if that failed, and a log line has the reason."""
         return await self._backend.append(record)
 
-    def keep_appending(self, record: Unanswered) -> None:
-        """Append a record, after all that was sent before, and try again until it is in the log."""
+    def close_connection(self, group_id: str, connection: str, reason: str) -> None:
+        """Append CONNECTION_CLOSED, after all that was sent before, and try again until it is in the log.
+
+        The connections that end in one turn of the event loop are in one record, because each record notifies
+        all that are left. When a broker ends, all connections to it do.
+        """
+        if not self._closed:
+            asyncio.get_running_loop().call_soon(self._append_closed)
+        self._closed[group_id, reason].append(connection)
+
+    def _append_closed(self) -> None:
+        closed, self._closed = self._closed, defaultdict(list)
+        for (group_id, reason), connections in closed.items():
+            for at in range(0, len(connections), _CLOSED_MAX):
+                first, *others = connections[at : at + _CLOSED_MAX]
+                self._keep_appending(
+                    ConnectionClosed(group_id=group_id, connection=first, others=tuple(others), reason=reason)
+                )
+
+    def _keep_appending(self, record: Unanswered) -> None:
         first = self._backend.append(record)
-        task = asyncio.ensure_future(self._keep_appending(record, first))
+        task = asyncio.ensure_future(self._append_again(record, first))
         self._appending.add(task)
         task.add_done_callback(self._appending.discard)
 
@@ -137,13 +159,14 @@ class CoordinatorRequests:
 
     async def close(self) -> None:
         """Wait for the records that are being appended, for a short time."""
+        self._append_closed()
         if self._appending:
             _, left = await asyncio.wait(self._appending, timeout=_CLOSE_TIMEOUT_S)
             for task in left:
                 task.cancel()
         self._backend.close()
 
-    async def _keep_appending(self, record: Unanswered, first: asyncio.Future[bool]) -> None:
+    async def _append_again(self, record: Unanswered, first: asyncio.Future[bool]) -> None:
         is_written = await first
         while not is_written:
             await asyncio.sleep(_RETRY_S)  # a write may fail at once, without access to the topic

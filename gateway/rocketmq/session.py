@@ -26,7 +26,6 @@ from gateway.rocketmq.heartbeats import split_heartbeat
 from gateway.rocketmq.peers import Peers
 from gateway.rocketmq.restarts import Restart
 from kafka_why.contract.rocketmq.requests import (
-    ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
     QueryAssignment,
@@ -144,9 +143,7 @@ class GroupSession:
             self._forget(self.client.connection)
             short = reason[:_REASON_MAX_LENGTH]
             for group_id in dict.fromkeys(group_id for _, group_id in self._registered):
-                self._parts.coordinator.keep_appending(
-                    ConnectionClosed(group_id=group_id, connection=self.client.connection, reason=short)
-                )
+                self._parts.coordinator.close_connection(group_id, self.client.connection, short)
 
     async def _heartbeat(self, exchange: Exchange) -> bytes:
         heartbeat = bodies.decode_heartbeat(exchange.body)

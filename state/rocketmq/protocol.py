@@ -214,7 +214,8 @@ def _connection(connection: str, info: ClientChannelInfo) -> ConnectionSnapshot:
 
 
 def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
-    _close(context, lambda connection, _: connection == request.connection, request.reason)
+    closed = {request.connection, *request.others}
+    _close(context, lambda connection, _: connection in closed, request.reason)
 
 
 def _close_gateway(context: StepContext, request: GatewayStarted) -> None:

@@ -148,11 +148,13 @@ class UnregisterProducer(
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
     """The connection closed, failed or was idle for too long. One record for each group of the connection,
-    without an answer. `reason` is for the history, such as "the broker ended the connection".
+    without an answer. `reason` is for the history, such as "the broker ended the connection". `others` are
+    connections that ended at the same time for the same reason.
     """
 
     group_id: Name
     connection: Name
+    others: tuple[Name, ...] = ()
     reason: Name | None = None
     version: int = RECORD_VERSION
 

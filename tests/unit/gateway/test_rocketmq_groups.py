@@ -156,6 +156,19 @@ async def test_unregistered_and_closed_connections_leave_their_groups(gateway: P
 
 
 @played
+async def test_connections_that_end_together_are_in_one_record(gateway: PlayedGateway) -> None:
+    first, *others = (gateway.client(name) for name in ("c1", "c2", "c3"))
+    for client in (first, *others):
+        await client.heartbeat("g")
+    first.received.clear()
+    await asyncio.gather(*(it.session.closed("the broker ended it") for it in others))
+    await until(lambda: first.notified)
+    (record,) = gateway.core.of(ConnectionClosed)
+    assert [record.connection, *record.others] == [it.connection for it in others]
+    assert first.notified == ["g"]
+
+
+@played
 async def test_connection_that_ended_sends_no_more_records(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     gateway.broker.stuck.add(RequestCode.HEART_BEAT)

@@ -69,7 +69,12 @@ REQUESTS: st.SearchStrategy[AnyRequest] = st.one_of(
     st.builds(RegisterProducer, **ENVELOPE, **GATEWAY),
     st.builds(UnregisterConsumer, **ENVELOPE, group_config=CONFIGS),
     st.builds(UnregisterProducer, **ENVELOPE),
-    st.builds(ConnectionClosed, group_id=ENVELOPE["group_id"], connection=ENVELOPE["connection"]),
+    st.builds(
+        ConnectionClosed,
+        group_id=ENVELOPE["group_id"],
+        connection=ENVELOPE["connection"],
+        others=st.lists(ENVELOPE["connection"], max_size=2).map(tuple),
+    ),
     st.builds(
         GatewayStarted,
         group_id=ENVELOPE["group_id"],
