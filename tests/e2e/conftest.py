@@ -77,3 +77,13 @@ def rocketmq(services: Services, tmp_path_factory: pytest.TempPathFactory) -> It
     """Yield a real RocketMQ cluster, which no test stops: give topics and groups names of their own."""
     with RocketMqCluster(services.rocketmq(), tmp_path_factory.mktemp("rocketmq")) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def rocketmq_clients_stop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Stop the RocketMQ clients that a test has started."""
+    if "rocketmq" in request.fixturenames:
+        with request.getfixturevalue("rocketmq").clients.stopping():
+            yield
+    else:
+        yield

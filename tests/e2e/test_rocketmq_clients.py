@@ -205,16 +205,6 @@ def test_failed_messages_are_delivered_again_and_then_are_dead_letters(
     wait_for_all(["bad"], jvm.push(new_group(), f"%DLQ%{story.group}", properties=EVERY_S))
 
 
-def test_transactions_are_checked_and_then_visible_or_not(story: Story) -> None:
-    consumer = story.push()
-    for checked in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"):
-        producer = story.cluster.clients.transactions(new_group(), checked, name_server=story.name_server)
-        producer.send(story.topic, [checked], transaction="UNKNOW")
-        wait_until(lambda producer=producer: bool(producer.checks), "the broker's check")  # type: ignore[misc]
-    story.send(["after"])
-    wait_for_all(["COMMIT_MESSAGE", "after"], consumer)
-
-
 def test_request_gets_its_reply(story: Story) -> None:
     wait_for_shares([7], story.push(replies=True))
     assert story.producer.request(story.topic, "hello") == "re: hello"
@@ -274,7 +264,7 @@ def test_mqadmin_shows_and_resets_a_group(story: Story) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrently", "orderly"])
 def test_go_and_java_clients_share_a_group(story: Story, is_orderly: bool) -> None:
-    java = story.push(name="a-java", orderly=is_orderly)
+    java = story.push(name=f"a-{story.group}", orderly=is_orderly)
     wait_for_shares([7], java)
     names, bodies = ["b-go", "c-go"], iter(numbers(100_000))
     sent: list[str] = []
@@ -352,3 +342,18 @@ def test_signed_consumers_share_the_queues_of_two_brokers(signed: Signed) -> Non
 
         # A client's heartbeats reach the brokers one after the other, and the slave last.
         wait_until(is_complete, f"all clients at {name}", PATIENCE_S)
+
+
+def test_transactions_are_checked_and_then_visible_or_not(signed: Signed) -> None:
+    """The last one: after a transaction a thread of the brokers of 5.5 spins until they end
+    (TransactionalOpBatchService).
+    """
+    topic, clients = signed.cluster.create_topic(), signed.cluster.clients
+    settings = {"name_server": signed.name_server, **CREDENTIALS}
+    consumer = clients.push(new_group(), topic, **settings)
+    for checked in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"):
+        producer = clients.transactions(new_group(), checked, **settings)
+        producer.send(topic, [checked], transaction="UNKNOW")
+        wait_until(lambda producer=producer: bool(producer.checks), "the broker's check")  # type: ignore[misc]
+    clients.producer(**settings).send(topic, ["after"])
+    wait_for_all(["COMMIT_MESSAGE", "after"], consumer)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,28 +34,28 @@ def test_next_cluster_takes_over_messages_and_ports_of_an_orphaned_one(tmp_path:
     """The first replaces a remembered port that is taken."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
-    with socket.create_server((HOST, 0)) as taken:
-        (data / "ports.json").write_text(json.dumps({"name-server": taken.getsockname()[1]}))
-        command = [sys.executable, "-W", "ignore", "-c", PARENT, str(data)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-            assert parent.stdout is not None
-            ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
-            ports = json.loads((data / "ports.json").read_text())
-            name_server = f"{HOST}:{ports['name-server']}"
-            at = RocketMqAt(name_server, {"broker-a/0": f"{HOST}:{ports['broker-a/0']}"})
-            with RocketMqCluster(at, tmp_path / "first") as cluster:
-                topic = cluster.create_topic()
-                cluster.clients.producer().send(topic, ["kept"])
-            parent.send_signal(signal.SIGKILL)
-    # At once, while the first is still ending: the folder passes from one to the other.
-    with EmbeddedRocketMq(data) as next_one:
-        assert select.select(ends, [], [], 0)[0] == ends
-        assert address_of(next_one) == at
-        with RocketMqCluster(address_of(next_one), tmp_path / "second") as cluster:
-            consumer = cluster.clients.push(new_group(), topic)
+    with ExitStack() as stack:
+        with socket.create_server((HOST, 0)) as taken:
+            (data / "ports.json").write_text(json.dumps({"name-server": taken.getsockname()[1]}))
+            command = [sys.executable, "-W", "ignore", "-c", PARENT, str(data)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+                assert parent.stdout is not None
+                ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+                ports = json.loads((data / "ports.json").read_text())
+                name_server = f"{HOST}:{ports['name-server']}"
+                at = RocketMqAt(name_server, {"broker-a/0": f"{HOST}:{ports['broker-a/0']}"})
+                clients = stack.enter_context(RocketMqCluster(at, tmp_path / "clients"))
+                topic = clients.create_topic()
+                clients.clients.producer().send(topic, ["kept"])
+                parent.send_signal(signal.SIGKILL)
+        # At once, while the first is still ending: the folder passes from one to the other.
+        with EmbeddedRocketMq(data) as next_one:
+            assert select.select(ends, [], [], 0)[0] == ends
+            assert address_of(next_one) == at
+            consumer = clients.clients.push(new_group(), topic)
             wait_until(lambda: consumer.bodies == ["kept"], "the message")
-    for end in ends:
-        os.close(end)
+        for end in ends:
+            os.close(end)
 
 
 def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:

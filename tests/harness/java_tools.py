@@ -2,15 +2,18 @@
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cli.processes.child import Child
 from embedded.broker import archive_options
 from embedded.jars import jar_paths
 from embedded.java import find_java
+from embedded.paths import cache_dir
 
 _RUN_TIMEOUT_S = 120
 # The tool's default of 5 s is too short for a coordinator on a busy machine.
@@ -88,18 +91,34 @@ def java_options(jars: Iterable[Path] = ()) -> list[str]:
     of_broker = list(jar_paths("broker"))
     names = {jar.name for jar in of_broker}
     classpath = [*of_broker, *(jar for jar in jars if jar.name not in names)]
-    return [*_JVM_OPTIONS, *archive_options(), *_classpath(classpath)]
+    return [*_JVM_OPTIONS, *archive_options(), *classpath_options(classpath)]
 
 
 def java_options_of(jars: Iterable[Path]) -> list[str]:
     """Return the options of a JVM with these jars alone, which have another version of Kafka than the
     broker.
     """
-    return [*_JVM_OPTIONS, *_classpath(jars)]
+    return [*_JVM_OPTIONS, *classpath_options(jars)]
 
 
-def _classpath(jars: Iterable[Path]) -> list[str]:
+def classpath_options(jars: Iterable[Path]) -> list[str]:
     return ["-cp", os.pathsep.join(map(str, jars))]
+
+
+def compiled(sources: Iterable[Path], options: Sequence[str]) -> Path:
+    """Return a folder with the classes of these Java files, compiled once with these options of the JVM."""
+    files = sorted(sources)
+    content = "".join([*options, *(file.read_text() for file in files)])
+    folder = cache_dir() / "classes" / sha256(content.encode()).hexdigest()[:16]
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as made:
+            target = Path(made) / "classes"
+            compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-proc:none", "-d", str(target)]
+            subprocess.run([str(find_java()), *compiler, *options, *map(str, files)], check=True)
+            with suppress(OSError):  # another process was first
+                target.rename(folder)
+    return folder
 
 
 def log_options(log_path: Path) -> list[str]:

@@ -14,6 +14,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 
 import com.alibaba.fastjson.JSON;
@@ -54,12 +55,13 @@ import org.apache.rocketmq.remoting.RPCHook;
  * an event has "client", "at_ns" (of System.nanoTime) and "event". Events are "queues", which a consumer holds from
  * now on, "message", and "check" of a transaction. Compiles with RocketMQ 4.9 and 5. The JVM ends with its input.
  */
-public class RocketMqClients {
+class RocketMqClients {
     private static final PrintStream OUT = System.out;
     private static final long TIMEOUT_MS = 10_000;
-    private static final long LOOK_MS = 10;
+    private static final long LOOK_MS = 50;
     private static final int TOPIC_NOT_EXIST = 17;
     private static final ScheduledExecutorService TIMER = Executors.newScheduledThreadPool(2, RocketMqClients::daemon);
+    private static final ExecutorService POOL = Executors.newCachedThreadPool(RocketMqClients::daemon);
     private static final Map<String, Client> CLIENTS = new ConcurrentHashMap<>();
 
     private static Thread daemon(Runnable runnable) {
@@ -86,6 +88,7 @@ public class RocketMqClients {
         Object client;
         private TreeSet<String> held = new TreeSet<>();
         private final Map<String, Integer> failures = new ConcurrentHashMap<>();
+        private ScheduledFuture<?> watching;
         private volatile boolean isStopped;
 
         Client(JSONObject settings) {
@@ -128,7 +131,7 @@ public class RocketMqClients {
 
         /** Reports the queues whenever they are others than at the last look. */
         void watch(Lookup lookup) {
-            TIMER.scheduleWithFixedDelay(() -> {
+            watching = TIMER.scheduleWithFixedDelay(() -> {
                 try {
                     TreeSet<String> now = lookup.held();
                     if (!now.equals(held) && !isStopped)
@@ -273,6 +276,8 @@ public class RocketMqClients {
 
         void stop() {
             isStopped = true;
+            if (watching != null)
+                watching.cancel(false);
             if (client instanceof DefaultMQPushConsumer)
                 ((DefaultMQPushConsumer) client).shutdown();
             else if (client instanceof DefaultLitePullConsumer)
@@ -347,6 +352,11 @@ public class RocketMqClients {
         }
         if (what.equals("mqadmin"))
             return mqadmin(command.getJSONArray("arguments"));
+        if (what.equals("stop-all-but")) {
+            var kept = command.getJSONArray("names");
+            CLIENTS.values().stream().filter(client -> !kept.contains(client.name)).forEach(client -> POOL.execute(client::stop));
+            return null;
+        }
         Client client = CLIENTS.get(command.getString("client"));
         switch (what) {
             case "stop": client.stop(); return null;
@@ -380,11 +390,10 @@ public class RocketMqClients {
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err);
-        ExecutorService pool = Executors.newCachedThreadPool(RocketMqClients::daemon);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONObject command = JSON.parseObject(line);
-            pool.execute(() -> print(answer(command)));
+            POOL.execute(() -> print(answer(command)));
         }
         Runtime.getRuntime().halt(0);
     }

@@ -2,8 +2,9 @@
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 from embedded.jars import SetName, jar_paths
 from embedded.java import QUICK_COMPILER, find_java
 from tests.harness.java_program import ReportingProgram
+from tests.harness.java_tools import classpath_options, compiled
 
 HARNESS = Path(__file__).with_name("rocketmq_clients.java")
+MAIN_CLASS = "RocketMqClients"
 _ANSWER_TIMEOUT_S = 60.0
 _NS_PER_S = 1e9
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -52,8 +55,6 @@ class JavaClient:
         self.name = name
         self.held: frozenset[str] = frozenset()
         """The queues that a consumer holds now, as ``broker:number``. An orderly one holds what it locked."""
-        self.moves: list[tuple[float, frozenset[str]]] = []
-        """Time and held queues of each change."""
         self.received: list[Received] = []
         self.checks: list[str] = []
         """The bodies of the messages whose transaction the broker has asked for."""
@@ -125,7 +126,6 @@ class JavaClient:
         at_s = event["at_ns"] / _NS_PER_S
         if event["event"] == "queues":
             self.held = frozenset(event["queues"])
-            self.moves.append((at_s, self.held))
         elif event["event"] == "check":
             self.checks.append(event["body"])
         else:
@@ -148,10 +148,11 @@ class JavaClients(ReportingProgram):
         self._numbers = count(1)
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        classpath = ":".join(map(str, jar_paths(jars)))
+        paths = jar_paths(jars)
+        classpath = ":".join(map(str, (compiled([HARNESS], classpath_options(paths)), *paths)))
         options = [QUICK_COMPILER, "-XX:+UseSerialGC", "-Xmx256m", f"-Duser.home={folder}", *java_options]
         with (folder / "clients.log").open("a") as errors:
-            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors, folder)
+            super().__init__([str(find_java()), *options, "-cp", classpath, MAIN_CLASS], errors, folder)
 
     def push(self, group: str, topic: str, **settings: Any) -> JavaClient:
         """Start a push consumer from the first offset on.
@@ -189,6 +190,13 @@ class JavaClients(ReportingProgram):
             self._answers[number] = answer
             self.command(json.dumps({"id": number, **command}))
         return answer.result(_ANSWER_TIMEOUT_S)
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Let the clients that start in the block shut down after it, each of which costs processor time."""
+        before = [*self._clients]
+        yield
+        self.call(do="stop-all-but", names=before)
 
     def kill(self) -> None:
         """End the JVM with SIGKILL, so that no client leaves its group."""

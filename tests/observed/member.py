@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.campaigns.java import compiled
 from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import java_options, log_options
+from tests.harness.java_tools import compiled, java_options, log_options
 from tests.harness.waiting import wait_until
 from tests.transactions.applications import built
 
@@ -44,12 +43,17 @@ class Library:
     assignor: str | None = None
 
 
+def compiled_members() -> Path:
+    """Return the folder of the Java members' classes."""
+    return compiled(CLIENTS.glob("*.java"), java_options(jar_paths("streams"))[-2:])
+
+
 def _java(library: str) -> Callable[[Path], Sequence[str]]:
     def command(log: Path) -> Sequence[str]:
         # The JVM writes warnings about its archive of classes to the standard output.
         options = [
             "-Xlog:disable",
-            *java_options([compiled(CLIENTS, jar_paths("streams")), *jar_paths("streams")]),
+            *java_options([compiled_members(), *jar_paths("streams")]),
             *log_options(log),
         ]
         return [str(find_java()), *options, "MembersOfKafka", "--library", library]

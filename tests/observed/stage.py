@@ -27,7 +27,6 @@ from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from kafka_why.cli.why import why
 from kafka_why.why.report import Report
-from tests.campaigns.java import compiled
 from tests.e2e.harness import read_topic
 from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import JavaGroups, KafkasGroup
@@ -35,7 +34,7 @@ from tests.harness.shared import PREFIX, QUICK_JAVA, SETTINGS, Owner, Services
 from tests.harness.waiting import wait_until
 from tests.observed.cleaning import Cleaner
 from tests.observed.lines import Source
-from tests.observed.member import CLIENTS
+from tests.observed.member import compiled_members
 from tests.observed.polls import Polls
 
 OBSERVER = "observed"
@@ -99,7 +98,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        compiled(CLIENTS, jar_paths("streams"))
+        compiled_members()
         with ExitStack() as stack:
             if self.name == OURS:
                 self._start_coordinator(stack)

@@ -17,12 +17,11 @@ from kafka.errors import KafkaError
 from embedded.jars import jar_paths
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import PREFIX, Stage, one_broker
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
-from tests.harness.java_tools import JavaTools
+from tests.harness.java_tools import JavaTools, compiled, java_options
 from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
 from tests.shared.judge import Era, Event, Place, State, Story, judge, judge_states, pending
@@ -107,7 +106,7 @@ class ShareStage(Stage):
         groups = [ConfigResource(ConfigResourceType.GROUP, group, configs=_EARLIEST) for group in GROUPS]
         with closing(kafka_clients.admin(ClientConfig(str(address)))) as admin:
             admin.alter_configs(groups)
-        classes = compiled(HERE, jar_paths("tools"))
+        classes = compiled(HERE.glob("*.java"), java_options(jar_paths("tools"))[-2:])
         settings = self.folder / "admin.properties"
         write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
         self._states = stack.enter_context(States(classes, self.folder, settings))
