@@ -175,9 +175,9 @@ class Checkpoint:
 
         The new configuration applies to batches from `from_batch` on. If `from_batch` is None, it applies to
         batches that are not planned yet. `after_ms` is the time of the latest event, 0 without one. A
-        configuration of an earlier start is left out if no batch and no event used it. The records in `skip`
-        are skipped from the first uncommitted batch on, because they stop that batch, which keeps its
-        settings. No committed batch has handled these records.
+        configuration of an earlier start is left out if no batch and no event used it. The records in `skip`,
+        which no committed batch has handled, are skipped from the first uncommitted batch on, because that
+        batch fails at them. Its settings do not change.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)

@@ -48,6 +48,10 @@ def loop_watched(counts: StepCounts) -> Iterator[None]:
 
 
 class _LoopWatch:
+    """A watch of one loop. After a busy sample it schedules a call in the loop. Until that call runs, the
+    loop is in the same turn, so a step that is still running then is a long one.
+    """
+
     def __init__(self, loop: asyncio.AbstractEventLoop, counts: StepCounts) -> None:
         self.ended = threading.Event()
         self._loop = loop
@@ -55,35 +59,37 @@ class _LoopWatch:
         self._thread = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._thread)
         self._cpu_s = 0.0
-        """As of the last sample."""
-        self._turned = threading.Event()
-        """Set by the loop at its next step after a request."""
+        """The thread's processor time at the last sample."""
+        self._has_turned = threading.Event()
+        """Set by the scheduled call."""
         self._step: FrameType | None = None
-        """The step that ran at the request, None without one."""
+        """The step that is watched, or None."""
         self._step_cpu_s = 0.0
-        self._held_s, self._place = 0.0, ""
+        self._held_s, self._function = 0.0, ""
+        """The time of the long step, 0 if there is none, and its function."""
         self._logged_s = -_LOG_S
 
     def run(self) -> None:
         """Sample the loop until the end."""
         while not self.ended.wait(_SAMPLE_S):
             cpu_s = time.clock_gettime(self._clock)
-            if self._step is not None and not self._turned.is_set():
+            if self._step is not None and not self._has_turned.is_set():
                 self._sample_again(cpu_s)
             else:
                 self._conclude()
                 # A loop that is idle for most of the time has no long step.
                 if cpu_s - self._cpu_s > HELD_MAX_S / 2:
-                    self._ask(cpu_s)
+                    self._begin(cpu_s)
             self._cpu_s = cpu_s
         self._conclude()
 
-    def _ask(self, cpu_s: float) -> None:
+    def _begin(self, cpu_s: float) -> None:
+        """Watch the step that runs now, if any."""
         stack = self._stack()
         if stack:
-            self._turned.clear()
+            self._has_turned.clear()
             self._step, self._step_cpu_s = stack[0], cpu_s
-            self._loop.call_soon_threadsafe(self._turned.set)
+            self._loop.call_soon_threadsafe(self._has_turned.set)
 
     def _sample_again(self, cpu_s: float) -> None:
         """Sample again while the loop is in the same turn."""
@@ -92,9 +98,10 @@ class _LoopWatch:
             self._step = stack[0] if stack else self._step
             self._step_cpu_s = cpu_s
         elif cpu_s - self._step_cpu_s >= HELD_MAX_S:
-            self._held_s, self._place = cpu_s - self._step_cpu_s, _place(stack)
+            self._held_s, self._function = cpu_s - self._step_cpu_s, _innermost(stack)
 
     def _conclude(self) -> None:
+        """Count and log the long step, if there was one."""
         held_s, self._held_s, self._step = self._held_s, 0.0, None
         if not held_s:
             return
@@ -103,7 +110,7 @@ class _LoopWatch:
         now_s = time.monotonic()
         if now_s - self._logged_s >= _LOG_S:
             self._logged_s = now_s
-            log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._place)
+            log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._function)
 
     def _stack(self) -> list[FrameType]:
         """Return the frames of the step that the loop runs now, outermost first, or none between two
@@ -117,7 +124,7 @@ class _LoopWatch:
         return frames[::-1]
 
 
-def _place(stack: list[FrameType]) -> str:
+def _innermost(stack: list[FrameType]) -> str:
     """Return the innermost function of ours on the stack, as text."""
     ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OURS]
     frame = (ours or stack)[-1]

@@ -95,7 +95,7 @@ class RebalanceRuns:
 
     def update(
         self,
-        asked_s: float,
+        queried_s: float,
         answered_s: float,
         listed: set[str],
         seen: Mapping[str, SeenGroup],
@@ -105,7 +105,7 @@ class RebalanceRuns:
         """Apply a poll: the groups `listed` as rebalancing, and the states `seen` of those that `choose`
         returns.
 
-        `is_whole` is True if every broker has answered. `asked_s` is the time before the first request,
+        `is_whole` is True if every broker has answered. `queried_s` is the time before the first request,
         `answered_s` the time after the last answer.
         """
         chosen = set(self.choose(listed))
@@ -119,7 +119,7 @@ class RebalanceRuns:
                 self._over[group_id] = run
             rebalancing = listed - (chosen - seen.keys())
             self._unbounded = frozenset(rebalancing - self._runs.keys())
-            self._before_s = asked_s
+            self._before_s = queried_s
         self._forget(answered_s)
 
     def _see(self, group_id: str, at_s: float, seen: SeenGroup) -> None:
@@ -143,14 +143,12 @@ class RebalanceRuns:
     def _partition(self, group_id: str) -> int:
         return partition_of_offsets(group_id, self._partitions)
 
-    def ended(self, asked_s: float, ends: Mapping[int, int], read: Mapping[int, int]) -> None:
-        """Apply the ends of partitions, queried at `asked_s`, and the offsets up to which the query has read
-        them.
-        """
+    def ended(self, queried_s: float, ends: Mapping[int, int], read: Mapping[int, int]) -> None:
+        """Apply the ends that partitions had at `queried_s`, and the offsets that the query has read to."""
         for number, end in ends.items():
             of_partition = self._ends.setdefault(number, _Ends())
             if len(of_partition.waiting) < _ENDS_MAX:
-                of_partition.waiting.append((asked_s, end))
+                of_partition.waiting.append((queried_s, end))
         for number, of_partition in self._ends.items():
             so_far = read.get(number, -1)
             while of_partition.waiting and of_partition.waiting[0][1] <= so_far:
@@ -276,7 +274,7 @@ class RebalancePoller(BackgroundThread):
             self._stopped.wait(max(self._interval_s - took_s, _PAUSE_PART * took_s))
 
     def _poll_once(self, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
-        asked_s = time.monotonic()
+        queried_s = time.monotonic()
         by_broker, failed = self._listed(admin)
         listed = {group_id for groups in by_broker.values() for group_id in groups}
         chosen = set(self._runs.choose(listed))
@@ -284,7 +282,7 @@ class RebalancePoller(BackgroundThread):
         for broker, groups in by_broker.items():
             seen |= self._described(admin, broker, {g: s for g, s in groups.items() if g in chosen})
         answered_s = time.monotonic()
-        self._runs.update(asked_s, answered_s, listed, seen, is_whole=failed is None)
+        self._runs.update(queried_s, answered_s, listed, seen, is_whole=failed is None)
         self._find_ends(admin)
         sent = [
             producer.send(self._topic, encode(record), key)
@@ -337,11 +335,11 @@ class RebalancePoller(BackgroundThread):
         partitions = self._runs.partitions()
         if not partitions:
             return
-        asked_s = time.monotonic()
+        queried_s = time.monotonic()
         wanted = {TopicPartition(SOURCE, number): OffsetSpec.LATEST for number in partitions}
         found = admin.list_partition_offsets(wanted)
         ends = {partition.partition: at.offset for partition, at in found.items()}
-        self._runs.ended(asked_s, ends, self._read)
+        self._runs.ended(queried_s, ends, self._read)
 
 
 def _member(member: Mapping[str, Any]) -> SeenMember:
