@@ -101,7 +101,7 @@ class Peers:
         synced = await self._coordinator.send(SyncGroup(**self._header(), **self._member), ANSWER_TIMEOUT_MS)
         if synced.error_code not in _ENDED:
             _check(synced.error_code)
-        return {member.metadata.decode() for member in joined.members}
+        return {member.metadata.decode(errors="replace") for member in joined.members}
 
     async def _stay(self) -> None:
         """Send heartbeats until the generation is over. They do not wait for the answers to earlier ones."""
