@@ -77,7 +77,10 @@ class RocketMqStage(Stage):
             "--ports": str(self.folder / f"{name}.json"),
         }
         arguments = ["rocketmq-gateway", "--json", *(part for option in options.items() for part in option)]
-        gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
+        # One that is stopped is started again, too.
+        gateway = Keeper(
+            name, self.folder, command_line(arguments), environment=environment(), final_codes=()
+        )
         self.gateways.append(gateway)
         self.keepers.append(gateway)
         stack.callback(gateway.stop)
