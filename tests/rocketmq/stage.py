@@ -10,6 +10,7 @@ from typing import Self
 
 from embedded.rocketmq import EmbeddedRocketMq
 from kafka_why.connections.address import Address
+from kafka_why.contract.service import ServicePhase
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import PREFIX, START_TIMEOUT_S, Stage, command_line, environment, one_broker
@@ -107,7 +108,15 @@ class RocketMqStage(Stage):
         self.note_outages()
 
     def wait_for_progress(self) -> float:
-        return self.load.wait_for_progress()
+        """Wait until the clients go on, and then for the coordinator, which they may not have needed."""
+        took_s = self.load.wait_for_progress()
+        for machine in self.machines:
+            wait_until(
+                lambda machine=machine: self.phase(machine) is ServicePhase.READY,  # type: ignore[misc]
+                "the coordinator",
+                START_TIMEOUT_S,
+            )
+        return took_s
 
     def judge(self, result: Result) -> None:
         self.load.stop_sending()
