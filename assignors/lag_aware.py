@@ -76,8 +76,8 @@ class LagAwareAssignor:
         holder = list(group.owner)
         busy = [partition for partition, weight in enumerate(weights) if weight]
         idle = [partition for partition, weight in enumerate(weights) if not weight]
-        _Scale(group, holder, weights, self.tolerance).even_out(busy)
-        _Scale(group, holder, [1] * group.size, 0).even_out(idle)
+        _LoadBalancer(group, holder, weights, self.tolerance).even_out(busy)
+        _LoadBalancer(group, holder, [1] * group.size, 0).even_out(idle)
         return group.answer(holder, subscriptions)
 
 
@@ -85,9 +85,9 @@ def _claim(subscription: Subscription) -> Claim:
     return sticky_claim(subscription) if subscription.user_data else cooperative_claim(subscription)
 
 
-class _Scale:
-    """The balancing of members' loads over some of the partitions. It changes `holder`, each partition's
-    member.
+class _LoadBalancer:
+    """A balancer of members' loads that moves some of the partitions. It changes `holder`, the member of each
+    partition, in place.
     """
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
@@ -175,7 +175,7 @@ class _Scale:
                     self._move(partition, receiver)
 
     def _is_even(self) -> bool:
-        """Return True if moving no partition to another subscriber of its topic would balance their loads."""
+        """Return True if no move of a partition to another subscriber would improve the balance."""
         least = [0] * len(self._group.topics)
         for member, topics in enumerate(self._held):
             for topic, held in topics.items():

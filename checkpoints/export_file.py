@@ -66,7 +66,6 @@ _EXPORT = SealedFormat(
     version=FORMAT_VERSION,
     error=ExportError,
     a_file="an export",
-    no_file="no export of a state",
 )
 _group = msgspec.json.Decoder(ExportedGroup)
 

@@ -32,8 +32,7 @@ class SealedFormat(Generic[H]):
 
     `version` is the format that this code reads. `end` has two fields: the number of lines, and `sha256`.
     `error` is raised with a message that names the file and the fault, and in which `a_file` means a file of
-    this kind and `no_file` any other. If `can_be_compressed`, a file whose name ends with `.zst` is
-    compressed with Zstandard.
+    this kind. If `can_be_compressed`, a file whose name ends with `.zst` is compressed with Zstandard.
     """
 
     header: type[H]
@@ -41,7 +40,6 @@ class SealedFormat(Generic[H]):
     version: int
     error: type[RuntimeError]
     a_file: str
-    no_file: str
     can_be_compressed: bool = False
 
     def compresses(self, path: Path) -> bool:
@@ -111,7 +109,9 @@ class SealedFile(Generic[H]):
         try:
             return decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._kind.error(f"{self._path} is {self._kind.no_file}, or is damaged: {error}") from error
+            raise self._kind.error(
+                f"{self._path} is not {self._kind.a_file}, or is damaged: {error}"
+            ) from error
 
     def _check(self) -> tuple[H, int]:
         """Return the header and the number of lines of a file that is complete and unchanged."""

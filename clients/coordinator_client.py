@@ -321,7 +321,7 @@ _GROUP_ID = "__views_barrier"
 
 
 def barrier_rounds(request_partitions: int) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of each round's requests: one of each partition, then twice any of them."""
+    """Return the group ids of each round: one per partition in the first round, then one per round."""
     first = tuple(_group_in(partition, request_partitions) for partition in range(request_partitions))
     return first, first[:1], first[:1]
 

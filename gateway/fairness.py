@@ -105,7 +105,7 @@ class CapacityLimiter:
         return self._waiting.waiting
 
     def try_acquire(self, request_bytes: int = 0) -> bool:
-        """Acquire capacity without waiting. Return False without capacity, or if other requests wait for
+        """Acquire capacity without waiting. Return False if there is none, or if other requests wait for
         it.
         """
         if self._waiting or not self._has_capacity:

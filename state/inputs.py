@@ -25,8 +25,8 @@ class Received(Struct, Generic[R_co], frozen=True):
 
 
 class Failed(Struct, Generic[R_co], frozen=True):
-    """An event: handling this request raised, and the group was restored. The request is answered with an
-    error.
+    """An event: the handler of this request raised an exception, so the group was restored to its earlier
+    state. The request is answered with an error.
     """
 
     request_id: str
@@ -34,7 +34,9 @@ class Failed(Struct, Generic[R_co], frozen=True):
 
 
 class Quarantine(Struct, Generic[D_co], frozen=True):
-    """An event: handling a deadline raised, and the group was restored. The group's deadlines are stopped."""
+    """An event: the handler of a deadline raised an exception, so the group was restored to its earlier
+    state. The group's deadlines are stopped.
+    """
 
     deadline: D_co
     error: str

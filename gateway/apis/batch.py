@@ -27,12 +27,12 @@ async def map_items(
     context: RequestContext,
     work: Callable[[T], Awaitable[R]],
     items: Sequence[T],
-    beyond: Callable[[T], R],
+    refuse: Callable[[T], R],
 ) -> list[R]:
     """Return the result of `work` for each item, in the order of the items.
 
     Work starts for at most `Limits.groups_per_request` items, and for none once the results exceed
-    `Limits.groups_answer_bytes`. The result of each remaining item is that of `beyond`.
+    `Limits.groups_answer_bytes`. The result of each remaining item is that of `refuse`.
     """
     limits, slices = context.services.cluster.limits, context.slices()
     within = items[: limits.groups_per_request]
@@ -49,7 +49,7 @@ async def map_items(
             await slices.rest()
     results = [task.result() for task in tasks]
     for item in items[len(results) :]:
-        results.append(beyond(item))
+        results.append(refuse(item))
         await slices.rest()
     return results
 
@@ -110,19 +110,19 @@ def answer_per_group(
     group_ids: Sequence[str],
     fields: Callable[[Sequence[Fields]], Fields],
 ) -> Deferred:
-    """Answer a request about these groups by one request to the coordinator for each. `fields` builds the
-    response from their results.
+    """Answer a request about these groups with one request per group to the coordinator. `fields` builds the
+    response from the results.
 
     A request about one group does not hold back later requests, because librdkafka and others send a request
     for each group. A connection has at most one concurrent request about several groups.
     """
     if len(group_ids) == 1:
         return Deferred(asyncio.ensure_future(_only(start(group_ids[0]))), fields)
-    answers = map_items(context, lambda group_id: _of_group(start(group_id)), group_ids, _beyond)
+    answers = map_items(context, lambda group_id: _of_group(start(group_id)), group_ids, _too_many_groups)
     return Deferred(asyncio.ensure_future(answers), fields, holds_back=True)
 
 
-def _beyond(group_id: str) -> Fields:
+def _too_many_groups(group_id: str) -> Fields:
     return {"group_id": group_id, "error_code": ErrorCode.INVALID_REQUEST}
 
 

@@ -40,16 +40,16 @@ _SESSIONS_MAX = 100
 
 
 class FetchSessions:
-    """The fetch sessions (KIP-227) that one connection began, with the version of the ACLs that allowed each.
-    A request of a session names only changes, so the gateway cannot see its topics. It passes only if this
+    """The fetch sessions (KIP-227) of one connection, each with the version of the ACLs under which it began.
+    A request in a session names only changes, so the gateway cannot see its topics. It passes only if this
     connection began the session, and no ACL has changed since.
     """
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
 
-    def began(self, session_id: int, version: int) -> None:
-        """Store a new session. If there are too many, the oldest one is forgotten."""
+    def add(self, session_id: int, version: int) -> None:
+        """Add a new session. If there are too many, the oldest one is forgotten."""
         if session_id != NO_SESSION:
             self._versions.pop(session_id, None)
             self._versions[session_id] = version

@@ -159,11 +159,11 @@ async def _screen(
     if not groups:
         return None
     names = Counter(resource.resource_name for resource in groups)
-    asked = _GroupsRequest(request, frozenset(name for name, number in names.items() if number > 1))
+    parsed = _GroupsRequest(request, frozenset(name for name, number in names.items() if number > 1))
     coordinators = context.services.share_groups.coordinators
     parts = {
         group.resource_name: Parts(group)
-        if group.resource_name in asked.doubled
+        if group.resource_name in parsed.doubled
         else split(coordinators, group)
         for group in groups
     }
@@ -171,8 +171,8 @@ async def _screen(
     checked = [one for one in own if parts[one.resource_name].brokers_first]
     names_checked = frozenset(one.resource_name for one in checked)
     async with context.fan_out.acquired(context):
-        first = partial(_answered, answer, context, replace(asked, checked=names_checked))
-        answers = await map_items(context, first, own, _beyond)
+        first = partial(_result, answer, context, replace(parsed, checked=names_checked))
+        answers = await map_items(context, first, own, _too_many_groups)
     failed = {one["resource_name"] for one in answers if one["error_code"]}
     brokers = {name: part.brokers for name, part in parts.items() if part.brokers and name not in failed}
     others = [resource for resource in request.resources if resource.resource_type != _GROUP]
@@ -182,7 +182,7 @@ async def _screen(
     alone = [one for one in answers if one["resource_name"] not in brokers]
     change: Change = partial(_join, response_field, coordinators, joined)
     if checked and not request.validate_only:
-        change = chain([partial(_store, answer, context, asked, checked), change])
+        change = chain([partial(_store, answer, context, parsed, checked), change])
     return Screened(remaining, {response_field: alone}, change)
 
 
@@ -199,7 +199,7 @@ async def _join(
 
 
 async def _store(
-    answer: Answer, context: RequestContext, asked: "_GroupsRequest", checked: Sequence[Any], response: Any
+    answer: Answer, context: RequestContext, parsed: "_GroupsRequest", checked: Sequence[Any], response: Any
 ) -> None:
     """Let the coordinator store its part of the changes that the brokers have accepted."""
     answered = {one.resource_name: one for one in response.responses if one.resource_type == _GROUP}
@@ -207,7 +207,7 @@ async def _store(
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
     ]
     async with context.fan_out.acquired(context):
-        kept = await map_items(context, partial(_answered, answer, context, asked), taken, _beyond)
+        kept = await map_items(context, partial(_result, answer, context, parsed), taken, _too_many_groups)
     for one in kept:
         if one["error_code"]:
             at = answered[one["resource_name"]]
@@ -215,9 +215,9 @@ async def _store(
             at.error_message = f"{_ONLY_BROKERS}: {one['error_message']}"
 
 
-async def _answered(answer: Answer, context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
+async def _result(answer: Answer, context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
     try:
-        return {**_key(resource), **await answer(context, asked, resource)}
+        return {**_key(resource), **await answer(context, parsed, resource)}
     except _Refused as refused:
         return {**_key(resource), "error_code": refused.error_code, "error_message": str(refused)}
 
@@ -226,7 +226,7 @@ def _key(resource: Any) -> Fields:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
 
 
-def _beyond(resource: Any) -> Fields:
+def _too_many_groups(resource: Any) -> Fields:
     message = "The request names too many groups."
     return {**_key(resource), "error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
 
@@ -238,7 +238,7 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
         raise _Refused(ErrorCode.INVALID_REQUEST, unnamed)
 
 
-async def _describe(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
+async def _describe(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
     group_id = resource.resource_name
     _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
     answer = await context.send(
@@ -248,7 +248,7 @@ async def _describe(context: RequestContext, asked: _GroupsRequest, resource: An
     shown = [config for config in answer.configs if not wanted or config.name in wanted]
     return {
         "error_code": answer.error_code,
-        "configs": [_described(asked.request, config) for config in shown],
+        "configs": [_described(parsed.request, config) for config in shown],
     }
 
 
@@ -281,15 +281,15 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
     return synonyms
 
 
-async def _alter(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
+async def _alter(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
     """Replace all settings of the group (AlterConfigs)."""
-    _check_altered(context, asked, resource)
+    _check_altered(context, parsed, resource)
     configs = {config.name: config.value for config in resource.configs}
-    return await _altered(context, asked, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
+    return await _altered(context, parsed, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
 
 
-async def _alter_incrementally(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
-    _check_altered(context, asked, resource)
+async def _alter_incrementally(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
+    _check_altered(context, parsed, resource)
     for config in resource.configs:
         if config.config_operation in _LIST_OPERATIONS:
             name = _LIST_OPERATIONS[config.config_operation]
@@ -299,13 +299,13 @@ async def _alter_incrementally(context: RequestContext, asked: _GroupsRequest, r
             message = f"Unknown operation type {config.config_operation}"
             raise _Refused(ErrorCode.INVALID_REQUEST, message)
     configs = {c.name: None if c.config_operation == _DELETE else c.value for c in resource.configs}
-    return await _altered(context, asked, resource, configs)
+    return await _altered(context, parsed, resource, configs)
 
 
-def _check_altered(context: RequestContext, asked: _GroupsRequest, resource: Any) -> None:
+def _check_altered(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> None:
     group_id = resource.resource_name
     _check(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
-    if group_id in asked.doubled:
+    if group_id in parsed.doubled:
         raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     names = Counter(config.name for config in resource.configs)
     if any(number > 1 for number in names.values()):
@@ -320,13 +320,13 @@ def _check_altered(context: RequestContext, asked: _GroupsRequest, resource: Any
 
 
 async def _altered(
-    context: RequestContext, asked: _GroupsRequest, resource: Any, configs: Mapping[str, str | None]
+    context: RequestContext, parsed: _GroupsRequest, resource: Any, configs: Mapping[str, str | None]
 ) -> Fields:
     answer = await context.send(
         AlterGroupConfigs(
             **context.coordinator_header(resource.resource_name),
             configs=dict(configs),
-            validate_only=asked.request.validate_only or resource.resource_name in asked.checked,
+            validate_only=parsed.request.validate_only or resource.resource_name in parsed.checked,
         ),
         ANSWER_TIMEOUT_MS,
     )

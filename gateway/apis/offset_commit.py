@@ -41,9 +41,10 @@ from kafka_why.contract.kafka.responses import (
 Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
-class Valid:
-    """The partitions of a request. `topics` has those that can be committed, and `committed` has them in the
-    coordinator's form. `outcomes` has the errors of the others, and at the end of all.
+class ValidPartitions:
+    """The valid partitions of a request, and the errors of the others. `topics` has the valid ones, and
+    `committed` has them in the coordinator's form. `outcomes` has the errors of the other partitions, and of
+    all partitions after the coordinator's answer.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Valid:
         self.committed: list[CommittedTopic] = []
 
     def sort(self, context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Steps:
-        """Separate the partitions that can be committed from the others. `topics` are the request's."""
+        """Separate the valid partitions from the others. `topics` are the request's."""
         for named, topic in zip(topics, request.topics, strict=True):
             name = named.name if named.topic is None else named.topic.name
             if (name or not named.by_id) and not may_read_topic(context, name):
@@ -156,7 +157,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     topics = await look_up(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
         return await refused(context, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, by_id=by_id)
-    slices, valid = context.slices(), Valid()
+    slices, valid = context.slices(), ValidPartitions()
     await slices.run(valid.sort(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}
@@ -175,7 +176,7 @@ def serve_commit_at_once(context: RequestContext, request: Any) -> Fields | Defe
     topics = look_up_at_once(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
         return None
-    valid = Valid()
+    valid = ValidPartitions()
     at_once(valid.sort(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}
@@ -187,7 +188,7 @@ def _is_by_id(context: RequestContext) -> bool:
     return context.version >= FIRST_VERSION_WITH_IDS
 
 
-def _commit(context: RequestContext, request: Any, valid: Valid) -> Future[OffsetCommitResponse]:
+def _commit(context: RequestContext, request: Any, valid: ValidPartitions) -> Future[OffsetCommitResponse]:
     return context.send(
         OffsetCommit(
             **context.coordinator_header(request.group_id),
@@ -222,7 +223,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
     topics = await look_up(context, request.topics, Operation.READ, by_id=False)
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    slices, valid = context.slices(), Valid()
+    slices, valid = context.slices(), ValidPartitions()
     await slices.run(valid.sort(context, request, topics))
     response = context.send(
         OffsetDelete(
@@ -237,7 +238,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
     return Deferred(asyncio.create_task(valid.merged(slices, response)), partial(_deletion_fields, valid))
 
 
-def _deletion_fields(valid: Valid, answer: OffsetDeleteResponse) -> Fields:
+def _deletion_fields(valid: ValidPartitions, answer: OffsetDeleteResponse) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
     return {"error_code": ErrorCode.NONE, **valid.all_fields(answer)}

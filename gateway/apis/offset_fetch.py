@@ -60,11 +60,11 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
         started = await _start(context, request.require_stable, wanted)
         return Deferred(started, lambda fetched: {"groups": [_named(wanted, fetched)]})
     fetch = partial(_fetch, context, request.require_stable)
-    fetched = asyncio.create_task(map_items(context, fetch, request.groups, _beyond))
+    fetched = asyncio.create_task(map_items(context, fetch, request.groups, _too_many_groups))
     return Deferred(fetched, lambda fetched: {"groups": fetched}, holds_back=True)
 
 
-def _beyond(wanted: Any) -> Fields:
+def _too_many_groups(wanted: Any) -> Fields:
     return _named(wanted, _failed(ErrorCode.INVALID_REQUEST))
 
 

@@ -219,7 +219,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
         at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
 
         def on_start(response: bytes) -> None:
-            context.caches.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
+            context.caches.fetches.add(_SESSION_ID.unpack_from(response, at)[0], version)
 
         return Screened(message, {}, on_start=on_start)
     kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]

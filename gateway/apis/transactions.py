@@ -15,7 +15,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.api import Api
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.guards import transaction_error
-from gateway.apis.offset_commit import Valid, refused
+from gateway.apis.offset_commit import ValidPartitions, refused
 from gateway.apis.topics import Codes, look_up
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
@@ -76,7 +76,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     topics = await look_up(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
         return await refused(context, request, _loading(context), by_id=by_id)
-    slices, valid = context.slices(), Valid()
+    slices, valid = context.slices(), ValidPartitions()
     await slices.run(valid.sort(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}

@@ -67,7 +67,7 @@ class HeldRanges:
         return bool(self._by_partition)
 
     def add(self, partition: PartitionKey, span: OffsetRange) -> bool:
-        """Add a range, which overlaps none. Return False without capacity for it."""
+        """Add a range, which must not overlap another. Return False if there is no capacity for it."""
         if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
@@ -287,7 +287,8 @@ DEFAULT_LIMIT = 5
 
 
 class DeliveryCounts:
-    """The counts of one share group since they were last taken, and its suspects.
+    """The delivery counts of one share group since the last `take`, and its records that may be poison
+    (`suspects`).
 
     `limit` is `share.delivery.count.limit`: Kafka's default, or the brokers' value if `is_limit_known`.
     `lock_ms` is 0 until a broker has reported it. `sessions` are the connections of members.

@@ -178,8 +178,8 @@ def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    """Encode a response that is only an error code. The result is cached, because Heartbeat has few distinct
-    ones and is the most frequent.
+    """Encode a response that is only an error code. The result is cached, because the responses to
+    Heartbeat, the most frequent request, are few distinct ones.
     """
     return _encoded(api_key, api_version, {"error_code": error_code})
 

@@ -30,7 +30,7 @@ class FrameBuffer:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        """The largest accepted frame. It may change, for frames whose size is not read yet."""
+        """The maximum size of a frame. A change applies to frames whose size has not been read yet."""
         self._chunks: list[bytes | bytearray] = []
         """The pieces of the frame that has begun. They are joined when it is complete."""
         self._bytes = 0

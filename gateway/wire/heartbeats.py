@@ -61,7 +61,7 @@ class ShareKeepAlive(Record, frozen=True):
     subscribed_topic_names: None = None
 
 
-def _or_general(
+def _with_fallback(
     read: Callable[[RequestHeader, bytes], Record | None],
 ) -> Callable[[RequestHeader, bytes, Pause | None], Any]:
     """Return a decoder that calls `read`, and `codec.decode_request` if `read` returns None or fails."""
@@ -76,7 +76,7 @@ def _or_general(
     return decode
 
 
-@_or_general
+@_with_fallback
 def decode_heartbeat(header: RequestHeader, message: bytes) -> HeartbeatRequest | None:
     """Decode the body of a Heartbeat."""
     is_flexible, at = header.api_version >= _FIRST_FLEXIBLE, header.client_id_end
@@ -91,18 +91,18 @@ def decode_heartbeat(header: RequestHeader, message: bytes) -> HeartbeatRequest 
     return HeartbeatRequest(group_id, generation_id, member_id, instance_id) if is_whole else None
 
 
-@_or_general
+@_with_fallback
 def decode_consumer_heartbeat(header: RequestHeader, message: bytes) -> KeepAlive | None:
-    """Decode the body of a ConsumerGroupHeartbeat."""
+    """Decode the body of a ConsumerGroupHeartbeat. Return None if a field of the member has changed."""
     group_id, member_id, epoch, at = _head(header, message)
     instance_id, at = _FLEXIBLE[1](message, at, _NO_ENTRIES)
     is_unchanged = message[at:] == _NOTHING_NEW[header.api_version]
     return KeepAlive(group_id, member_id, epoch, instance_id) if is_unchanged else None
 
 
-@_or_general
+@_with_fallback
 def decode_share_heartbeat(header: RequestHeader, message: bytes) -> ShareKeepAlive | None:
-    """Decode the body of a ShareGroupHeartbeat."""
+    """Decode the body of a ShareGroupHeartbeat. Return None if a field of the member has changed."""
     group_id, member_id, epoch, at = _head(header, message)
     return ShareKeepAlive(group_id, member_id, epoch) if message[at:] == _NOTHING_NEW_SHARED else None
 

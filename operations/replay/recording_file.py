@@ -30,7 +30,6 @@ _RECORDING = SealedFormat(
     version=FORMAT_VERSION,
     error=RecordingError,
     a_file="a recording",
-    no_file="no recording",
     can_be_compressed=True,
 )
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)

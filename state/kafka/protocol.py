@@ -87,7 +87,9 @@ FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse a request that is too large for the log. These groups ignore the assignment of a SyncGroup."""
+    """Refuse a request that is too large for the log. The classic protocol, whose groups need the assignment
+    of a SyncGroup, has its own handler.
+    """
     if request.kind == "JoinGroup":
         refuse_join(context, context.rule("J9"), request, reply_to)
     else:

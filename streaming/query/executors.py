@@ -109,10 +109,12 @@ def write_zip(folder: Path) -> Path:
 
 
 def send_code(context: Any, folder: Path) -> None:
-    """Let executors of this SparkContext fetch the code. Its file stays in `folder` while it runs."""
+    """Let executors of this SparkContext fetch the code. The zip file must stay in `folder` while the context
+    runs.
+    """
     before = list(sys.path)
     context.addPyFile(str(write_zip(folder)))
-    sys.path[:] = before  # the driver keeps its own
+    sys.path[:] = before  # the driver imports its own copy
 
 
 def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:

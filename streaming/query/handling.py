@@ -62,8 +62,8 @@ class DecodedGroup:
 
         self.key = group_id.encode()
         self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
-        # The deadline in the entry may be from another configuration, on which RocketMQ's deadlines depend.
-        # So the timeline computes its first deadline again.
+        # RocketMQ's deadlines depend on the configuration, which may have changed since the entry was
+        # written. So the timeline computes its first deadline again.
         self.timeline = Timeline(
             group_id,
             restore(),

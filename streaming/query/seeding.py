@@ -111,8 +111,8 @@ def write_state(
 
 
 def _write_rows(path: Path, shards: int, state: State) -> None:
-    """Write a record for each shard, marked as a pack: a pack's key is its shard's number, so `coordinate`
-    puts it there.
+    """Write a record for each shard, in the form of a pack: the key of a pack is the number of a shard, to
+    which `coordinate` passes it.
     """
     # Spark plans no batch without rows, so a state without groups needs a row, too.
     numbered = iter(sorted(state.items()) or [(0, {})])

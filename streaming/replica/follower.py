@@ -341,8 +341,8 @@ class RequestsFollower:
             self._machine.is_permitted = not self._reason
 
     def _why_silent(self) -> str:
-        """Return why the replica may not answer now, or "". A reason stays until it has nearly reached the
-        end of the topic.
+        """Return why the replica may not answer now, or "". A reason applies until the replica has nearly
+        reached the end of the topic.
         """
         if self._reason and self._lag_records > _RECORDS_MAX:
             return self._reason

@@ -107,8 +107,10 @@ class _Answer(Struct):
             yield LostOffset(topic_name, number, offset)
 
 
-class FoundLosses:
-    """The acknowledged requests found so far whose records are in `lost` (as in `RequestsLost`)."""
+class LostRequestCollector:
+    """A collector of acknowledged requests whose records are lost. `lost` has the lost offsets, as
+    `RequestsLost.lost`.
+    """
 
     def __init__(self, topic: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
         self._topic = topic
@@ -158,7 +160,7 @@ def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> 
     The responses topic keeps answers for an hour. Raises KafkaError, FolderError.
     """
     layout, checkpoint = ours.layout, ours.checkpoint
-    found = FoundLosses(layout.requests_topic, lost)
+    found = LostRequestCollector(layout.requests_topic, lost)
     counting = EarlyAnswers()
     batch = checkpoint.last_batch("commits")
     since_ms = 0

@@ -41,7 +41,7 @@ class StatusBoard:
         with self._changed:
             old = self._status
             last = old.batch_id if batch_id is None else batch_id
-            # Nothing can clear them after the stop.
+            # No alarm or replica outlives the service: nothing could clear it later.
             alarm, replica = (None, NO_REPLICA) if phase is ServicePhase.STOPPED else (old.alarm, old.replica)
             self._publish(ServiceStatus(phase, reason, _now_ms(), last, alarm, replica))
 

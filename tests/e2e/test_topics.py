@@ -102,7 +102,7 @@ def test_deletion_by_size_is_refused_for_requests_and_else_reported(
 
 
 @pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])
-def test_record_limits_follow_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
+def test_record_limits_are_those_of_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
     layout = new_layout()
     settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     create_topic(

@@ -68,7 +68,7 @@ class ReceiveBufferLimit:
         return True
 
     def forget(self, client: CountedClient) -> None:
-        """Stop counting a client that has gone, or has few unanswered bytes."""
+        """Stop counting a client that is disconnected or has few unanswered bytes."""
         self.bytes -= self._by_client.pop(client, 0)
         if client in self._held:
             self._held.remove(client)
@@ -120,7 +120,7 @@ class ReceiveBufferLimit:
             client.end(SlowSender(f"all clients had sent too much, and {sent} bytes of it are incomplete"))
 
 
-End = Callable[[Exception], None]
+Disconnect = Callable[[Exception], None]
 
 
 class WriteBufferLimit:
@@ -130,29 +130,29 @@ class WriteBufferLimit:
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
-        self._by_client: dict[End, int] = {}
+        self._by_client: dict[Disconnect, int] = {}
         self.bytes = 0
 
-    def add(self, end: End, number: int) -> None:
-        """Count bytes that are written to a client. `end` disconnects the client."""
-        self._by_client[end] = self._by_client.get(end, 0) + number
+    def add(self, disconnect: Disconnect, number: int) -> None:
+        """Count bytes that are written to a client. `disconnect` ends its connection."""
+        self._by_client[disconnect] = self._by_client.get(disconnect, 0) + number
         self.bytes += number
         while self.bytes > self._total_bytes:
-            most = max(self._by_client, key=self._by_client.__getitem__)
-            left = self.forget(most)
-            most(SlowReader(f"it had not read {left} bytes, the most of all clients"))
+            largest = max(self._by_client, key=self._by_client.__getitem__)
+            left = self.forget(largest)
+            largest(SlowReader(f"it had not read {left} bytes, the most of all clients"))
 
-    def remove(self, end: End, number: int) -> None:
+    def remove(self, disconnect: Disconnect, number: int) -> None:
         """Subtract counted bytes that the client has read."""
-        left = self._by_client.get(end, 0)
+        left = self._by_client.get(disconnect, 0)
         if left > number:
-            self._by_client[end] = left - number
+            self._by_client[disconnect] = left - number
             self.bytes -= number
         else:  # all are read, or the client was disconnected meanwhile
-            self.forget(end)
+            self.forget(disconnect)
 
-    def forget(self, end: End) -> int:
-        """Stop counting a client that has gone, and return its counted bytes."""
-        left = self._by_client.pop(end, 0)
+    def forget(self, disconnect: Disconnect) -> int:
+        """Stop counting a disconnected client, and return its counted bytes."""
+        left = self._by_client.pop(disconnect, 0)
         self.bytes -= left
         return left

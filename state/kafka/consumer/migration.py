@@ -168,7 +168,7 @@ def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
 
 
 def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
-    """Rows DN2 to DN5 and DN11."""
+    """Return the classic group that replaces a consumer group. Rows DN2 to DN5 and DN11."""
     group = ClassicGroup(
         **{name: getattr(old, name) for name in Group.__struct_fields__},
         state=GroupState.STABLE,

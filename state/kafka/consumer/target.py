@@ -136,8 +136,8 @@ def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
 
 
 def forget_unused(context: StepContext) -> None:
-    """Forget the results of patterns that no member has (row HB45), and the topics to which no subscription,
-    member's partition or target assignment refers (row MI15).
+    """Forget the results of patterns that no member subscribes to (row HB45), and topics that are neither
+    subscribed to, nor assigned, nor in a target assignment (row MI15).
     """
     group = context.group_of(ConsumerGroup)
     if group.resolved_regexes or group.checked_regexes:
@@ -193,9 +193,9 @@ def reconcile(
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
         return
-    becomes = _step(context, group, member, owned, subscription_changed)
-    if becomes is not None:
-        _write(context, group, member, becomes)
+    new = _step(context, group, member, owned, subscription_changed)
+    if new is not None:
+        _store(context, group, member, new)
 
 
 def _step(
@@ -291,13 +291,13 @@ def _shrink(
     return _Next(row, member.member_epoch, member.state, keep, member.pending_revocation)
 
 
-def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, becomes: _Next) -> None:
-    """Store the member's next state, arm or disarm its rebalance timer (TM3), and add a history entry.
+def _store(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _Next) -> None:
+    """Store the member's new state, arm or disarm its rebalance timer (TM3), and add a history entry.
 
     If only `previous_epoch` changes, nothing is recorded.
     """
     member.previous_epoch = member.member_epoch
-    if (becomes.epoch, becomes.state, becomes.assigned, becomes.pending) == (
+    if (new.epoch, new.state, new.assigned, new.pending) == (
         member.member_epoch,
         member.state,
         member.assigned,
@@ -306,26 +306,26 @@ def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, b
         return
     had, revoked = member.assigned, member.pending_revocation
     since_ms = member.revoking_since_ms
-    group.assign(member, becomes.assigned, becomes.pending)
-    member.member_epoch, member.state = becomes.epoch, becomes.state
-    revokes = becomes.state is MemberState.UNREVOKED_PARTITIONS
+    group.assign(member, new.assigned, new.pending)
+    member.member_epoch, member.state = new.epoch, new.state
+    revokes = new.state is MemberState.UNREVOKED_PARTITIONS
     member.revoking_since_ms = context.now_ms if revokes else None
     member.rebalance_deadline_ms = None
     if revokes and member.classic is None:
         context.rule("TM3")
         member.rebalance_deadline_ms = context.deadline(member.rebalance_timeout_ms)
     names = group.names_by_id()
-    acknowledged = bool(revoked) and becomes.rule != "RC14"
+    acknowledged = bool(revoked) and new.rule != "RC14"
     context.record_member(
-        becomes.rule,
+        new.rule,
         EntryType.MEMBER_RECONCILED,
         member,
-        _reason(group, member, becomes, had, revoked if acknowledged else {}, names),
+        _reason(group, member, new, had, revoked if acknowledged else {}, names),
         member_epoch=member.member_epoch,
         member_state=member.state.value,
         assigned=named(member.assigned, names),
         revoking=named(member.pending_revocation, names) or None,
-        awaiting=named(becomes.waits_for, names) or None,
+        awaiting=named(new.waits_for, names) or None,
         deadline_ms=member.rebalance_deadline_ms,
         took_ms=context.now_ms - since_ms if acknowledged and since_ms is not None else None,
     )
@@ -334,7 +334,7 @@ def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, b
 def _reason(
     group: ConsumerGroup,
     member: ConsumerMember,
-    becomes: _Next,
+    new: _Next,
     had: AssignedPartitions,
     revoked: AssignedPartitions,
     names: dict[bytes, str],
@@ -345,21 +345,21 @@ def _reason(
     does = []
     if revoked:
         does.append(f"has revoked {listed_partitions(revoked, names)}")
-    if becomes.rule == "RC9":
-        move = f"from epoch {becomes.epoch} to epoch {group.assignment_epoch}"
-        does.append(f"has to revoke {listed_partitions(becomes.pending, names)} before it moves {move}")
-    elif becomes.rule == "RC14":
-        revokes = listed_partitions(becomes.pending, names)
+    if new.rule == "RC9":
+        move = f"from epoch {new.epoch} to epoch {group.assignment_epoch}"
+        does.append(f"has to revoke {listed_partitions(new.pending, names)} before it moves {move}")
+    elif new.rule == "RC14":
+        revokes = listed_partitions(new.pending, names)
         does.append(f"has to revoke {revokes}, because its subscription has changed")
     else:
-        if dropped := _difference(had, becomes.assigned):
+        if dropped := _difference(had, new.assigned):
             does.append(f"loses {listed_partitions(dropped, names)}, which its client does not have")
-        if added := _difference(becomes.assigned, had):
-            does.append(f"gets {listed_partitions(added, names)} at epoch {becomes.epoch}")
-        elif becomes.rule != "RC15":
-            does.append(f"is at epoch {becomes.epoch} and gets no new partition")
-        if becomes.waits_for:
-            does.append(f"waits for {_held_by_others(group, becomes.waits_for, names)}")
+        if added := _difference(new.assigned, had):
+            does.append(f"gets {listed_partitions(added, names)} at epoch {new.epoch}")
+        elif new.rule != "RC15":
+            does.append(f"is at epoch {new.epoch} and gets no new partition")
+        if new.waits_for:
+            does.append(f"waits for {_held_by_others(group, new.waits_for, names)}")
     return "the member " + "; it ".join(does)
 
 

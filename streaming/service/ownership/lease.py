@@ -27,8 +27,8 @@ log = structlog.get_logger()
 
 
 class Lease:
-    """A coordinator's lease on the topics: it takes them for a state, and releases them. Not safe for
-    threads.
+    """A coordinator's lease on the topics, which excludes other coordinators until it is released. Not safe
+    for threads.
 
     `folder` is locked by this process. If `is_shared`, the checkpoint is elsewhere, so the lock does not
     protect it. `tick_interval_ms` is the longest interval between clock records. All methods but `release`
@@ -61,7 +61,7 @@ class Lease:
         return OwnerGuard(self._client_config, self._layout.owner_topic, self.ownership.epoch)
 
     def acquire(self, checkpoint: Checkpoint, identity: Identity) -> None:
-        """Take the topics. Raises NotOwner, FolderError."""
+        """Claim the topics for the state in this checkpoint. Raises NotOwner, FolderError."""
         wanted = self._claim_for(checkpoint, identity)
         self.ownership.claim(wanted, take_over=self._take_over, moved=identity.moved)
         self._begin(checkpoint)
@@ -75,7 +75,7 @@ class Lease:
         check: Callable[[], None],
         claimed: Callable[[], object],
     ) -> bool:
-        """Wait until the topics are free and take them. Return False if `stopping` was set before.
+        """Wait until the topics are free and claim them. Return False if `stopping` was set before.
 
         `on_reason` is called with the reason to wait, `check` once per poll. An error of `check` ends the
         wait. `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to

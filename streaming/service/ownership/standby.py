@@ -70,7 +70,7 @@ class StandbyThread(BackgroundThread):
 
 
 class Silence:
-    """The time for which the owner has been silent: the sum of the polls that found no record of it."""
+    """The time for which the owner has been silent: the total time of polls that found no record of it."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -88,8 +88,8 @@ class Silence:
         self._was_cut_off = True
 
     def add_poll(self) -> None:
-        """Add the time of a poll that found no record of the owner. A poll longer than LONG_POLL_S counts as
-        POLL_S, and as a loss of the brokers.
+        """Add the time of a poll that found no record of the owner. If it took longer than LONG_POLL_S, the
+        brokers were unreachable, and only POLL_S is added.
         """
         now_s = self._now_s()
         took_s = now_s - self._polled_s

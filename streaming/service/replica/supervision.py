@@ -139,8 +139,8 @@ class Replica:
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
-        """Let the standby's replica answer for the owner, whose record has these configurations and outages.
-        If there is none, return False. If it was seeded with other outages, end it and return False.
+        """Let the standby's replica answer for the owner, with the configurations and outages of `record`. If
+        no replica stands by, or it was seeded with others, end it and return False.
         """
         with self._process_changes:
             process, known = self._process, self._known

@@ -100,7 +100,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Task:
-    """An open task. It rests until `due_s`, and `began_s` is None until then."""
+    """An open task. It starts at `due_s`, and `began_s` is None until then."""
 
     group_id: str
     asked_at_ms: int
@@ -127,11 +127,11 @@ class TaskReport(Struct, frozen=True):
 
 
 class OpenTasks:
-    """The open tasks by the records of the groups topic. It decides which partitions are due, and when
+    """The open tasks that the records of the groups topic show. It decides which partitions are due, and when
     outcomes are reported.
 
-    `uncertain` are partitions whose last change has an unknown outcome, each with the time until which it
-    rests. They are shared with the OpenTasks that replaces this one after a lost connection.
+    `uncertain` are partitions whose last change has an unknown outcome, each with the time of its
+    next attempt. They are shared with the OpenTasks that replaces this one after a lost connection.
     """
 
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:

@@ -54,12 +54,12 @@ class _Output(Struct):
     cause: str = ""
 
 
-def ends_of_answered(
+def ends_of_answered_requests(
     client_config: ClientConfig, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
 ) -> dict[int, int]:
-    """Return the offset after the last answered request of each partition, at least that in `ends`. A request
-    was answered if an output names it, or if it was appended up to the watermark, because a batch reads such
-    requests before it fires deadlines up to the watermark. Raises KafkaError.
+    """Return for each partition the offset after its last answered request, or the offset in `ends` if that
+    is higher. A request was answered if an output names it, or if it was appended up to the watermark: a
+    batch reads such requests before it fires deadlines up to the watermark. Raises KafkaError.
     """
     since_ms = last_append_ms(client_config, layout.requests_topic, ends) - _CLOCKS_MS
     with TopicReader(client_config, timeout_ms=_TIMEOUT_MS) as reader:
@@ -227,5 +227,5 @@ def _replacement_plan(
     except (SparkLogDamaged, FileNotFoundError):
         log.debug("the watermark after the batch is not known", batch=known.batch)
     layout = TopicLayout.named(topic.removesuffix(_REQUESTS))
-    ends = ends_of_answered(client_config, layout, known.planned.ends, watermark_ms)
+    ends = ends_of_answered_requests(client_config, layout, known.planned.ends, watermark_ms)
     return PlannedBatch(ends, watermark_ms, known.planned.timestamp_ms)

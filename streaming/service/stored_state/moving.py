@@ -196,7 +196,7 @@ def import_state(
         with starting_spark() as spark:
             rows = Path(parent) / "rows"
             write_state(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
-        _complete(new, continued(export.header, follows) if follows else export.header, identity)
+        _complete(new, _continued_header(export.header, follows) if follows else export.header, identity)
         os.sync()
         new.rename(target)
     sync(target.parent)  # the export may now be deleted
@@ -219,13 +219,15 @@ def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
     checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, CommittedBatch(0, committed.ends)))
 
 
-def continued(header: ExportHeader, follows: Continuation) -> ExportHeader:
-    """Return the header of an export, extended by the coordinator's later work."""
+def _continued_header(header: ExportHeader, later: Continuation) -> ExportHeader:
+    """Return the header with what the coordinator did after the export: its later configurations and outages,
+    and the planned batch.
+    """
     return replace(
         header,
-        epochs=_renumbered_epochs(follows.record.epochs, follows.batch),
-        outages=_renumbered_outages(follows.record.outages, follows.batch),
-        planned=follows.planned,
+        epochs=_renumbered_epochs(later.record.epochs, later.batch),
+        outages=_renumbered_outages(later.record.outages, later.batch),
+        planned=later.planned,
     )
 
 

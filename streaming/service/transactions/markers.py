@@ -93,8 +93,8 @@ class MarkersReader(Closeable):
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
-    """Return the maximum duration of each partition's Fetch, which run one after the other: `all_ms` in all,
-    but at least `least_ms` each, so that brokers are never queried without a pause.
+    """Return the maximum duration of one Fetch. The partitions are fetched one after the other and share
+    `all_ms`, but each Fetch gets at least `least_ms`, so that brokers are never queried without a pause.
     """
     return max(least_ms, all_ms // max(1, partitions))
 

@@ -53,7 +53,7 @@ def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     for end in [*range(0, len(whole), 5), len(whole) - 1]:
         path.write_bytes(whole[:end])
-        with pytest.raises(ExportError, match=r"state\.export (is cut|is no export|does not match)"):
+        with pytest.raises(ExportError, match=r"state\.export (is cut|is not an export|does not match)"):
             ExportFile(path)
 
 
@@ -76,7 +76,7 @@ def test_a_file_with_any_byte_changed_is_refused(path: Path, bit: int) -> None:
             lambda _: [b'{"version": 2, "of another": "shape"}\n'],
             "is an export of format 2; this code reads format 1",
         ),
-        (lambda _: [b"\x89PNG\r\n"], "is no export of a state"),
+        (lambda _: [b"\x89PNG\r\n"], "is not an export"),
     ],
     ids=["a group is lost", "another format", "another kind"],
 )

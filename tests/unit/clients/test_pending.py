@@ -109,7 +109,7 @@ def test_a_refused_request_is_written_again_once() -> None:
         ),
     ],
 )
-def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str) -> None:
+def test_error_or_response_of_another_type_fails_the_request(answer: AnyResponse, message: str) -> None:
     pending = PendingRequests("")
     future = ask(pending, "a")
     pending.settle([answer])

@@ -267,7 +267,7 @@ def merged(tmp_path: Path, messages: Sequence[str]) -> Merged:
     return merge(records(), entries_of(logs.events).entries)
 
 
-def test_log_explains_what_the_records_leave_open(tmp_path: Path) -> None:
+def test_broker_log_adds_causes_that_the_records_lack(tmp_path: Path) -> None:
     both = merged(tmp_path, of_scala())
     begins = [it for it in both.entries if it.type is EntryType.PREPARING_REBALANCE]
     assert [(it.at_ms - AT_MS, it.within_ms) for it in begins] == [(n, 0) for n in (0, 4_000, 9_000, 13_000)]

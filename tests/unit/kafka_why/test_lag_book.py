@@ -101,9 +101,9 @@ ASKED = [call.ask(), call.learn(600_000)]
 @pytest.mark.parametrize(
     ("ends", "steps", "lag_ms", "wanted"),
     [
-        pytest.param((10, 20, 30), [], None, {P: 5}, id="it came before the first look"),
+        pytest.param((10, 20, 30), [], None, {P: 5}, id="it came before the first poll"),
         pytest.param((10, 20, 30), ASKED, 600_000, {}, id="it is asked for once"),
-        pytest.param((10, 20, 30), [*ASKED, call.look(40)], 600_000 + STEP_MS, {}, id="the next look"),
+        pytest.param((10, 20, 30), [*ASKED, call.look(40)], 600_000 + STEP_MS, {}, id="the next poll"),
         # That may be as old as the other, so it says little of how old the next one is.
         pytest.param(
             (10,),
@@ -113,7 +113,7 @@ ASKED = [call.ask(), call.learn(600_000)]
             id="it is asked for again if nobody saw the newest record come",
         ),
         pytest.param(
-            (10, 20, 30), [*ASKED, call.commit(7)], 600_000, {P: 7}, id="it stands until the next look"
+            (10, 20, 30), [*ASKED, call.commit(7)], 600_000, {P: 7}, id="it stands until the next poll"
         ),
         pytest.param((10, 20, 30), [*ASKED, call.commit(3)], None, {P: 3}, id="an older record"),
         pytest.param(
@@ -121,7 +121,7 @@ ASKED = [call.ask(), call.learn(600_000)]
             [call.ask(), call.commit(6), call.look(40), call.learn(600_000)],
             600_000 + STEP_MS,
             {P: 6},
-            id="an answer counts for the looks when it was asked for",
+            id="an answer counts for the poll that requested it",
         ),
         pytest.param(
             (10, 20, 30),
@@ -136,7 +136,7 @@ ASKED = [call.ask(), call.learn(600_000)]
             [call.ask(), call.learn(None), call.commit(20)],
             0,
             {},
-            id="a record since the first look",
+            id="a record since the first poll",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_record_time_lookups_are_bounded_and_take_turns(monkeypatch: pytest.Monk
 def test_error_of_lag_in_time_is_below_one_poll_interval(
     pauses_ms: list[int], first_look_ms: int, data: st.DataObject
 ) -> None:
-    """Records that come at any times, and looks an interval apart, the first before the first record."""
+    """Records that come at any times, and polls an interval apart, the first before the first record."""
     came_ms = [STEP_MS]
     for pause_ms in pauses_ms:
         came_ms.append(came_ms[-1] + pause_ms)
@@ -180,7 +180,7 @@ def test_error_of_lag_in_time_is_below_one_poll_interval(
     found, last_look_ms = lag(book), at_ms
     newest_ms = came_ms[bisect_right(came_ms, last_look_ms) - 1]
     wanted = book.wanted_times()
-    if wanted:  # between looks that were thinned out
+    if wanted:  # between polls that were thinned out
         book.learn_times(wanted, {P: newest_ms - came_ms[committed]})
         found = lag(book)
     assert found.ms is not None
@@ -200,10 +200,10 @@ def test_lag_in_time_without_a_lookup_errs_by_a_third_at_most(
         came_ms += data.draw(st.integers(1, 5)) * [came_ms[-1] + pause_ms]
     offset = data.draw(st.integers(0, len(came_ms) - 1))
     book = book_at(0)
-    looks = range(0, came_ms[-1] + 2 * STEP_MS, STEP_MS)
-    for at_ms in looks:
+    polled_ms = range(0, came_ms[-1] + 2 * STEP_MS, STEP_MS)
+    for at_ms in polled_ms:
         book.add_bounds({P: LogBounds(0, bisect_right(came_ms, at_ms))}, at_ms)
     commit(book, offset)
-    found, age_ms = lag(book).ms, looks[-1] - came_ms[offset]
+    found, age_ms = lag(book).ms, polled_ms[-1] - came_ms[offset]
     assert found is not None
     assert abs(found - (came_ms[-1] - came_ms[offset])) < age_ms / COARSENESS + 2 * STEP_MS

@@ -148,7 +148,7 @@ def test_queue_for_retries_needs_no_reader_and_is_in_no_share() -> None:
     assert shares(retries) == shares(WELL)
 
 
-def test_readers_are_not_claimed_where_a_share_is_unknown() -> None:
+def test_missing_reader_is_not_reported_if_a_share_is_unknown() -> None:
     silent = client("B", error="timeout", is_silent=True)
     own = client("A", 0, strategy="OurStrategy")
     assert SymptomKind.NO_READER not in symptoms(poll([view("A", "B")], [own, silent]))

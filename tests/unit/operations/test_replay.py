@@ -250,7 +250,7 @@ def test_recording_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> No
         (b"".join(content.splitlines(keepends=True)[:-1]), "is cut"),
         (content.replace(b"session", b"Session", 1), "does not match its checksum"),
         (content.replace(b'{"version":1', b'{"version":9', 1), "format 9"),
-        (b"not json\n", "no recording"),
+        (b"not json\n", "is not a recording"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(RecordingError, match=fault):

@@ -21,14 +21,14 @@ WATCHED: dict[str, Any] = {"topics": {"t": OLD}, "resolved": {".*": ["t"]}, "che
 
 
 def resolved(
-    look: int, seen: list[str], *, others: dict[str, Any] | None = None, **topics: Any
+    poll: int, seen: list[str], *, others: dict[str, Any] | None = None, **topics: Any
 ) -> GroupUpdate:
-    result = RegexResolution(topics, 5_000 * look, seen=digest(seen))
+    result = RegexResolution(topics, 5_000 * poll, seen=digest(seen))
     return RegexResolved(group_id="g", patterns={".*": result} | (others or {}))
 
 
 @pytest.mark.parametrize(
-    ("view", "looks", "sent"),
+    ("view", "polls", "sent"),
     [
         pytest.param({}, [{"t": OLD, "hidden": HIDDEN}] * 5, [[]] * 5, id="all was seen"),
         pytest.param(
@@ -41,7 +41,7 @@ def resolved(
             {},
             [{"t": OLD, "hidden": HIDDEN}, {"t": None, "hidden": HIDDEN}, {"t": None, "hidden": HIDDEN}],
             [[], [], [told("g", t=None), resolved(3, ["hidden"])]],
-            id="deletion at the second look in a row",
+            id="deletion at the second poll in a row",
         ),
         pytest.param(
             {},
@@ -59,10 +59,10 @@ def resolved(
             {"topics": {}, "resolved": {}, "checked": {".*": ""}},
             [{"t": OLD}] * 3,
             [[]] * 3,
-            id="it waits for a first look of a gateway",
+            id="it waits for a gateway's first check",
         ),
         pytest.param(
-            {"checked": {".*": ""}}, [{"t": OLD, "new": OTHER}] * 3, [[]] * 3, id="it waits for a look"
+            {"checked": {".*": ""}}, [{"t": OLD, "new": OTHER}] * 3, [[]] * 3, id="it waits for a check"
         ),
         pytest.param(
             {"resolved": {".*": ["t"], "n.*": []}, "checked": {".*": digest(["t"])}},
@@ -73,12 +73,12 @@ def resolved(
     ],
 )
 def test_a_group_is_sent_a_digest_of_what_its_gateways_have_not_seen(
-    view: dict[str, Any], looks: list[Images], sent: list[list[GroupUpdate]]
+    view: dict[str, Any], polls: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
     watch.publish("g", **WATCHED | view)
     assert not watch.groups.is_waiting
-    assert [watch.see(**images) for images in looks] == sent
+    assert [watch.see(**images) for images in polls] == sent
 
 
 @pytest.mark.parametrize("checked", [{".*": SEEN}, {}])

@@ -1,5 +1,5 @@
 """The topic watcher's decisions for consumer groups (rows MI4, MI5, MI16 to MI19, RX5): the records for
-groups, given the groups topic and looks at the cluster.
+groups, given the groups topic and polls of the cluster.
 """
 
 from itertools import pairwise
@@ -33,7 +33,7 @@ OTHER, FAILS = TopicImage(UUID(int=3), 1), TopicImage(UUID(int=0), 0)
 
 
 class Watch:
-    """Views that groups publish, and a look at the cluster every 5 s."""
+    """Views that groups publish, and a poll of the cluster every 5 s."""
 
     def __init__(self, poll_max_s: float = 60.0) -> None:
         self.groups = GroupTopics({"coordinator-requests"}, poll_max_s=poll_max_s)
@@ -66,7 +66,7 @@ class Watch:
         self.groups.apply(group_id.encode(), encode(view))
 
     def see(self, **images: TopicImage | None) -> list[GroupUpdate]:
-        """Return a look that shows these topics. FAILS is the image of a topic with an error."""
+        """Return a poll that shows these topics. FAILS is the image of a topic with an error."""
         self.now_s += 5
         listed = frozenset(name for name, image in images.items() if image is not None)
         images = {name: image for name, image in images.items() if image is not FAILS}
@@ -84,9 +84,9 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id=group_id, topics=images)
 
 
-def at(look: int, patterns: dict[str, dict[str, TopicImage]]) -> RegexResolved:
-    """Return the results of patterns of group g at this look."""
-    found = {pattern: RegexResolution(topics, 5_000 * look) for pattern, topics in patterns.items()}
+def at(poll: int, patterns: dict[str, dict[str, TopicImage]]) -> RegexResolved:
+    """Return the results of patterns of group g at this poll."""
+    found = {pattern: RegexResolution(topics, 5_000 * poll) for pattern, topics in patterns.items()}
     return RegexResolved(group_id="g", patterns=found)
 
 
@@ -94,7 +94,7 @@ Images = dict[str, TopicImage | None]
 
 
 @pytest.mark.parametrize(
-    ("view", "looks", "sent"),
+    ("view", "polls", "sent"),
     [
         pytest.param(
             {"topics": {"t": OLD, "u": None}, "resolved": {"t.*": ["t"]}},
@@ -119,19 +119,19 @@ Images = dict[str, TopicImage | None]
             {"unknown": ("t",)},
             [{"t": None}] * 2,
             [[], [told("g", t=None)]],
-            id="a name that no topic has at the second look",
+            id="a name that no topic has at the second poll",
         ),
         pytest.param(
             {"topics": {"t": OLD}},
             [{"t": None}, {"t": OLD}, {"t": None}, {}, {"t": None}, {"t": None}],
             [[], [], [], [], [], [told("g", t=None)]],
-            id="deletion at the second look in a row",
+            id="deletion at the second poll in a row",
         ),
         pytest.param(
             {"topics": {"t": OLD}},
             [{"t": NEW}, {"t": OLD}, {"t": NEW}, {"t": NEW}],
             [[], [], [], [told("g", t=NEW)]],
-            id="another id at the second look in a row",
+            id="another id at the second poll in a row",
         ),
         pytest.param(
             {"unresolved": ("t.*",)},
@@ -155,7 +155,7 @@ Images = dict[str, TopicImage | None]
             {"topics": {"t": OLD, "tt": OTHER}, "resolved": {"t+": ["t", "tt"]}},
             [{"t": OLD, "tt": None}, {"t": OLD, "tt": OTHER}, *[{"t": OLD, "tt": None}] * 2],
             [[], [], [], [told("g", tt=None), at(4, {"t+": {"t": OLD}})]],
-            id="a result loses a topic at the second look in a row",
+            id="a result loses a topic at the second poll in a row",
         ),
         pytest.param(
             {"topics": {"t": OLD, "tt": OTHER}, "resolved": {"t+": ["t", "tt"]}},
@@ -167,17 +167,17 @@ Images = dict[str, TopicImage | None]
             {"topics": {"t": OLD}, "resolved": {"t+": ["t"]}},
             [{"t": NEW, "tt": OTHER}],
             [[at(1, {"t+": {"t": OLD, "tt": OTHER}})]],
-            id="a result keeps an id at the first look",
+            id="a result keeps an id at the first poll",
         ),
     ],
 )
 def test_group_is_sent_the_metadata_that_its_view_lacks(
-    view: dict[str, Any], looks: list[Images], sent: list[list[GroupUpdate]]
+    view: dict[str, Any], polls: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
     watch.publish("g", **view)
     assert watch.groups.is_waiting == ({"unknown", "unresolved"} & view.keys() != set())
-    found = [watch.see(**images) for images in looks]
+    found = [watch.see(**images) for images in polls]
     assert found == sent
     for message in (message for messages in found for message in messages):
         assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
@@ -225,9 +225,9 @@ def test_pattern_results_of_a_group_are_spaced_in_time() -> None:
 def test_unanswered_metadata_is_resent_with_growing_pauses() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD}, resolved={"u": []})
-    looks = [(watch.now_s, m) for _ in range(3_000) if (m := watch.see(t=GROWN, u=OTHER))]
-    pauses = [after - before for (before, _), (after, _) in pairwise(looks)]
-    assert all([type(m) for m in messages] == [TopicMetadata, RegexResolved] for _, messages in looks)
+    polls = [(watch.now_s, m) for _ in range(3_000) if (m := watch.see(t=GROWN, u=OTHER))]
+    pauses = [after - before for (before, _), (after, _) in pairwise(polls)]
+    assert all([type(m) for m in messages] == [TopicMetadata, RegexResolved] for _, messages in polls)
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert pauses[-1] == LONGEST_PAUSE_S
 
@@ -246,8 +246,8 @@ def test_poll_sends_metadata_to_a_limited_number_of_groups(monkeypatch: pytest.M
     watch = Watch()
     for group_id in "abcde":
         watch.publish(group_id, {"t": OLD})
-    looks = [[message.group_id for message in watch.see(t=GROWN)] for _ in range(4)]
-    assert looks == [["a", "b"], ["c", "d"], ["e"], []]
+    polls = [[message.group_id for message in watch.see(t=GROWN)] for _ in range(4)]
+    assert polls == [["a", "b"], ["c", "d"], ["e"], []]
 
 
 def test_poll_over_its_time_limit_takes_one_step_and_the_next_ones_continue() -> None:
@@ -259,8 +259,8 @@ def test_poll_over_its_time_limit_takes_one_step_and_the_next_ones_continue() ->
     messages: list[GroupUpdate] = []
     while watch.groups.is_waiting:
         messages += watch.see(**images)
-        assert watch.now_s < 5 * 50, "the looks come to an end"
-    assert watch.now_s > 5 * 5, "no look has time for all"
+        assert watch.now_s < 5 * 50, "the polls come to an end"
+    assert watch.now_s > 5 * 5, "no poll has time for all"
     messages += [message for _ in range(6) for message in watch.see(**images)]
     results = {m.group_id: list(m.patterns) for m in messages if isinstance(m, RegexResolved)}
     assert results == {f"g{number}": [f"t{number}"] for number in range(5)}

@@ -13,7 +13,7 @@ from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.partitioner import partition_of
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.service.lost_requests import FoundLosses, LostGroup, LostOffset
+from streaming.service.lost_requests import LostGroup, LostOffset, LostRequestCollector
 from tests.harness.replica_log import machine, owned
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, txn_commit
 
@@ -56,7 +56,7 @@ def response(early: EarlyRecord, headers: Headers | None = None) -> SimpleNamesp
 
 
 def found(responses: Iterable[SimpleNamespace], begin: int = 0, end: int | None = None) -> list[LostGroup]:
-    losses = FoundLosses(LAYOUT.requests_topic, {PARTITION: (begin, end)})
+    losses = LostRequestCollector(LAYOUT.requests_topic, {PARTITION: (begin, end)})
     for each in responses:
         losses.take(each)
     return losses.groups()

@@ -31,7 +31,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
         ({"a": OLD}, {}, False),  # uncertain, or nobody needs it any more
         ({"a": None}, {"a": None}, False),
         ({"a": None}, {"a": NEW}, False),  # new: counts at once
-        ({}, {"a": None}, False),  # a third look shows what only the second did
+        ({}, {"a": None}, False),  # a third poll shows what only the second did
     ],
 )
 def test_missing_or_changed_topic_is_polled_at_once(before: Images, now: Images, expected: bool) -> None:
@@ -75,7 +75,7 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
 
 
 @pytest.mark.parametrize(
-    ("commits", "looks", "sent"),
+    ("commits", "polls", "sent"),
     [
         ([("g", "t", OLD, 0, 1)], [{"t": OLD}] * 5, [[]] * 5),
         (
@@ -99,12 +99,12 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     ids=["offsets that fit", "deletion", "no broker shows it", "made again", "an unknown id", "what is new"],
 )
 def test_group_is_notified_of_a_topic_change_seen_by_two_polls_in_a_row(
-    commits: list[Any], looks: list[dict[str, TopicImage | None]], sent: list[list[TopicMetadata]]
+    commits: list[Any], polls: list[dict[str, TopicImage | None]], sent: list[list[TopicMetadata]]
 ) -> None:
     watch = Watch()
     for commit in commits:
         watch.commit(*commit)
-    assert [watch.see(**images) for images in looks] == sent
+    assert [watch.see(**images) for images in polls] == sent
 
 
 def test_unacknowledged_topic_change_is_resent_with_growing_pauses() -> None:
@@ -132,8 +132,8 @@ def test_poll_notifies_a_limited_number_of_groups(monkeypatch: pytest.MonkeyPatc
     for group_id in "abcde":
         watch.commit(group_id, "t", OLD)
     watch.see(t=None)
-    looks = [[message.group_id for message in watch.see(t=None)] for _ in range(4)]
-    assert looks == [["a", "b"], ["c", "d"], ["e"], []]
+    polls = [[message.group_id for message in watch.see(t=None)] for _ in range(4)]
+    assert polls == [["a", "b"], ["c", "d"], ["e"], []]
 
 
 def test_topic_change_record_names_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:

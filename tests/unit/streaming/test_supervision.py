@@ -224,7 +224,7 @@ class LostBehindAnObstacle(Lost):
 def test_a_query_that_can_never_continue_ends_the_service_at_once(
     kind: type[Lost], status: StatusBoard, tmp_path: Path, ends: Ends
 ) -> None:
-    """What answers beside the query ends before the rest of the service, which takes longer."""
+    """The replica ends before the rest of the service, which takes longer."""
     query = kind(status, ends)
     supervisor = supervised(query, status, tmp_path, ends)
     supervisor.start()
