@@ -39,7 +39,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.app import app
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Courses, Histories
+from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.overview import Overview
 from kafka_why.page.security import Access
 from kafka_why.page.sources import PageSources
@@ -94,7 +94,7 @@ class Bench:
         self.now_ms = now_ms
         self._log = log
         histories = Histories(self._read, self.fleet)
-        self.courses = Courses(histories, self.fleet)
+        self.analyses = Analyses(histories, self.fleet)
         self.overview = Overview(self.fleet)
         self.lines = self.overview.lines(now_ms)
         self._sources = PageSources(
@@ -103,7 +103,7 @@ class Bench:
             members=lambda: self.overview.members,
             lines_version=lambda: self.fleet.version,
             histories=histories,
-            courses=self.courses,
+            analyses=self.analyses,
             read_age_s=lambda: 0.0,
             service_topics=ServiceTopics(),
             service_state=None,
@@ -168,7 +168,7 @@ def main() -> None:
             f"{answer.sent_bytes / 1000:9.0f}{len(answer.text.encode()) / 1000:7.0f}" if answer.text else ""
         )
         print(f"{name:44}{answer.ms:8.0f}{answer.cpu_ms:8.0f}{sizes}", flush=True)
-    os._exit(0)  # threads that would make a course again are of no use
+    os._exit(0)  # threads that would make an analysis again are of no use
 
 
 def bench_of(group: RestartedGroup) -> Bench:

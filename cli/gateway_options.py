@@ -37,7 +37,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The options of a gateway's listener, by click's names.
+    """The options of a gateway's listener, named as click passes them.
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
     gateway picks one. With `certificate` None, it listens in plain text. With `key` None, the key is in the

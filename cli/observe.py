@@ -52,7 +52,7 @@ _PROGRESS_EACH_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ObserveOptions:
-    """The options of `observe`, by click's names. `ObserverOptions` says what they mean."""
+    """The options of `observe`, named as click passes them. `ObserverOptions` says what they mean."""
 
     client_config: ClientConfig
     data_dir: Path

@@ -47,7 +47,7 @@ NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as
 
 @dataclass(frozen=True, slots=True)
 class RocketmqListening:
-    """The options of a gateway's listeners, by click's names. `RocketmqOptions` documents them."""
+    """The options of a gateway's listeners, named as click passes them. `RocketmqOptions` documents them."""
 
     rocketmq_listen: Address
     rocketmq_advertised_host: str | None
@@ -87,8 +87,9 @@ class RocketmqListening:
         *,
         folder: Path | None = None,
     ) -> RocketmqOptions:
-        """Return the options of a gateway for the coordinator with these topics. `folder`, if given, has the
-        gateway's file of ports and determines its name. Raises ClickException if a file cannot be used.
+        """Return the options of a gateway for the coordinator with these topics. With `folder`, the ports
+        file is in it by default, and the gateway's default name depends on it. Raises ClickException if a
+        file cannot be used.
         """
         listen = self.rocketmq_listen
         ports, own = self.rocketmq_ports, str(listen.port or os.getpid())

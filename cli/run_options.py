@@ -38,7 +38,7 @@ NO_GATEWAY = "--no-gateway"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `run`, by click's names. `Options` and `GatewayOptions` document most of them.
+    """The options of `run`, named as click passes them. `Options` and `GatewayOptions` document most of them.
 
     With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
     names. `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises

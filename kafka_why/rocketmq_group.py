@@ -45,7 +45,7 @@ def group_state(group: GroupSnapshot) -> RocketMqGroupState:
 
 
 def consume_mode(group: GroupSnapshot) -> str:
-    """Return `pull`, `push` or `pop`, which are RocketMQ's metric labels, or "" without consumers."""
+    """Return RocketMQ's metric label `pull`, `push` or `pop`, or "" if the group has no consumers."""
     return "" if group.consume_type is None else _MODES[group.consume_type]
 
 

@@ -28,7 +28,7 @@ def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Rec
     A topic has as many partitions as the assignments before and after the rebalance name. Raises InputError
     if the rebalance made no assignment, or the history lacks the members' subscriptions or partitions.
     """
-    if rebalance.goes_by_epochs:
+    if rebalance.has_epochs:
         raise InputError(
             "the history of a group of the consumer protocol does not have its members' subscriptions; "
             "`assign --from-group` asks the coordinator for it"

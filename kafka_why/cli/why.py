@@ -35,7 +35,7 @@ from kafka_why.why.history import (
     read_folder,
     read_history,
 )
-from kafka_why.why.report import Report, course_of, report_of
+from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.text import report_text as rocketmq_text
@@ -327,10 +327,10 @@ def _show_kafka(
 ) -> None:
     ours = [event for event in history.entries if isinstance(event, HistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "RocketMQ's")
-    course = course_of(
+    analysis = analyze(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
-    report = report_of(group_id, course, now_ms, since_ms)
+    report = report_of(group_id, analysis, now_ms, since_ms)
     if history.unnamed is not None:
         report = of_logs(report, history.unnamed)
     notes = [*report.notes, *found.notes, *history.notes]

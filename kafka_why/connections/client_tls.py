@@ -79,8 +79,8 @@ def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
     checks = settings.text(HOST_CHECK)
     if checks is not None and checks.lower() not in ("https", "", "none"):
         raise ClientConfigError(
-            f"{HOST_CHECK}: {settings.shown(HOST_CHECK)} is neither https, nor empty or none to trust a "
-            "certificate of any host"
+            f"{HOST_CHECK}: {settings.shown(HOST_CHECK)} is not supported. Use https or, to accept a "
+            "certificate of any host, none or an empty value"
         )
     trusted_name, trusted = read_trusted(
         settings, ("ssl.truststore.location", TRUSTED, "ssl.ca.location", "ssl.ca.pem"), where

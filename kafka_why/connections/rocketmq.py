@@ -20,7 +20,7 @@ _KEYS = re.compile(
 
 
 class RocketMqServers(NamedTuple):
-    """The name servers, each HOST:PORT, with an access key and its secret, and TLS, each None without."""
+    """The name servers, each HOST:PORT, the access key with its secret, and TLS. Each is None if not used."""
 
     addresses: tuple[str, ...]
     keys: tuple[str, str] | None = None

@@ -162,7 +162,7 @@ class OffsetsEvents(OffsetsFollower):
         super().__init__(client_config, fleet, "notify")
         self._ended = ended
         self._first_positions = dict(positions)
-        self._early: dict[str, list[GroupNews]] = {}
+        self._held_back: dict[str, list[GroupNews]] = {}
         kept_ms = min((position.at_ms for position in positions.values()), default=now_ms())
         if kept_ms < now_ms() - WINDOW_MS:
             log.warning("rebalances that ended more than an hour ago are not sent", last_read_ms=kept_ms)
@@ -173,10 +173,10 @@ class OffsetsEvents(OffsetsFollower):
         if not self._fleet.is_complete:
             return
         if not was_complete:
-            for news in self._early.values():
+            for news in self._held_back.values():
                 self._ended.add_first(news, self._first_positions, now_ms() - WINDOW_MS)
-            self._early.clear()
-        if not self._ended.put({n: Position(at.next, now_ms()) for n, at in self._partitions.items()}):
+            self._held_back.clear()
+        if not self._ended.put({p: Position(read.next, now_ms()) for p, read in self._partitions.items()}):
             self._stopped.set()  # nothing more can be sent
 
     def _take(self, news: Iterable[GroupNews]) -> None:
@@ -188,8 +188,8 @@ class OffsetsEvents(OffsetsFollower):
             return
         for group in found:
             if group.anew:
-                self._early.pop(group.group_id, None)
-            self._early.setdefault(group.group_id, []).append(group)
+                self._held_back.pop(group.group_id, None)
+            self._held_back.setdefault(group.group_id, []).append(group)
 
 
 class PolledEvents(PollingFollower):

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from kafka_why.contract.history_reader import INCARNATIONS_REMEMBERED, HistoryReader
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.model import Rebalance
-from kafka_why.why.report import course_of
+from kafka_why.why.report import analyze
 from kafka_why.why.wording import Names
 
 KEPT_REBALANCES = 3
@@ -85,12 +85,12 @@ class Rebalances:
 
     def _ended_of(self, group_id: str, group: _Group) -> list[Ended]:
         assert group.sent is not None, "only changed groups are read"
-        course = course_of(group.entries, from_start=False)
-        ended = [r for r in course.rebalances if r.ended_ms is not None]
+        analysis = analyze(group.entries, from_start=False)
+        ended = [r for r in analysis.rebalances if r.ended_ms is not None]
         new = [r for r in ended if _name(r) not in group.sent]
         group.sent = set(map(_name, ended))
-        self._forget(group, course.rebalances)
-        return [Ended(group_id, r, course.names) for r in new]
+        self._forget(group, analysis.rebalances)
+        return [Ended(group_id, r, analysis.names) for r in new]
 
     def _forget(self, group: _Group, found: list[Rebalance]) -> None:
         """Forget the entries before the last rebalances, unless there are few."""
@@ -104,7 +104,7 @@ class Rebalances:
 
 def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
     known = list(entries)
-    return [r for r in course_of(known).rebalances if r.ended_ms is not None] if known else []
+    return [r for r in analyze(known).rebalances if r.ended_ms is not None] if known else []
 
 
 def _name(r: Rebalance) -> _Name:

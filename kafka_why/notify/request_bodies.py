@@ -25,8 +25,8 @@ VERSION = 1
 FIRES_MS = 300_000
 """How long an alert fires if it reports a rebalance or is not refreshed."""
 REFRESH_MS = 60_000
-"""The interval at which a lasting alert is sent again, as Prometheus does, because Alertmanager ends it
-else.
+"""The interval at which a lasting alert is sent again, as Prometheus does, because otherwise
+Alertmanager ends it.
 """
 _SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")
 _NEVER = "0001-01-01T00:00:00Z"
@@ -46,12 +46,12 @@ class Shape(NamedTuple):
 
 def _json(messages: Sequence[Message], now_ms: int) -> bytes:
     return msgspec.json.encode(
-        {"version": VERSION, "sent_ms": now_ms, "messages": list(map(_short, messages))}
+        {"version": VERSION, "sent_ms": now_ms, "messages": list(map(_with_short_ids, messages))}
     )
 
 
-def _short(message: Message) -> Message:
-    """Return the message for programs: ids are not escaped, but cut if they are too long."""
+def _with_short_ids(message: Message) -> Message:
+    """Return the message with long ids shortened. Programs read it, so ids are not escaped."""
     group = None if message.group is None else shortened_id(message.group)
     return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 

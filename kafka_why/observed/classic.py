@@ -16,7 +16,7 @@ from kafka_why.observed.changes import Change, difference, open_rebalance, recor
 from kafka_why.observed.group import CREATION, Classic, Epochs
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import ClassicGeneration
-from kafka_why.observed.sightings import claim, end_all, record_later
+from kafka_why.observed.sightings import claim, end_all, record_changes_since_sighting
 
 _BETWEEN = "left no record: each was superseded before its assignment, or its record was compacted"
 _FOUND = "the group was in this state when its records were first read"
@@ -85,7 +85,7 @@ def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
     if sighting is None:
         open_rebalance(seen, change, formed_ms, also=skipped)
     else:
-        awaited = record_later(seen, sighting, change, formed_ms)
+        awaited = record_changes_since_sighting(seen, sighting, change, formed_ms)
     store(seen, now)
     if not now.members:
         seen.record(

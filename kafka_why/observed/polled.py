@@ -184,7 +184,7 @@ class PolledGroup:
             self._take_classic(poll)
             return
         self.names = poll.names
-        for record in _changes(self._last or _nothing(kind, -1), poll):
+        for record in _changes(self._last or _empty_poll(kind, -1), poll):
             self._observe(record)
         self._last = poll
 
@@ -208,7 +208,7 @@ class PolledGroup:
                 self._observe(self._generation(()))
             self._observe(ClassicGroupRemoved())
         elif kind is not None and last is not None:
-            for record in _changes(last, _nothing(kind, last.epoch)):
+            for record in _changes(last, _empty_poll(kind, last.epoch)):
                 self._observe(record)
             self._observe(GroupEpochRemoved())
 
@@ -336,6 +336,6 @@ def _step(member: PolledMember, poll: EpochsPoll, before: PolledMember | None) -
     )
 
 
-def _nothing(kind: str, epoch: int) -> EpochsPoll:
-    """Return a group without members."""
+def _empty_poll(kind: str, epoch: int) -> EpochsPoll:
+    """Return a poll of a group without members."""
     return EpochsPoll(0, kind, "", epoch, epoch, {}, {})

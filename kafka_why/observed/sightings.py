@@ -171,7 +171,9 @@ def _as_seen(member: SeenMember) -> ClassicMember:
     )
 
 
-def record_later(seen: Observation, sighting: Sighting, change: Change, formed_ms: int) -> list[str] | None:
+def record_changes_since_sighting(
+    seen: Observation, sighting: Sighting, change: Change, formed_ms: int
+) -> list[str] | None:
     """Record the members that joined and left after the group was first seen rebalancing.
 
     Returns the members that the others may have waited for: those of the previous generation that were in the

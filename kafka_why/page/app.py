@@ -318,19 +318,19 @@ class _Pages:
             return self._sources.polled(group_id)
         needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
         is_live = request.url.path == "/group" and "to" not in request.query_params
-        cached = self._sources.courses.course(group_id, needed_ms, now_ms, is_patient=not is_live)
+        cached = self._sources.analyses.analysis(group_id, needed_ms, now_ms, is_patient=not is_live)
         unfolded = "all" in request.query_params
         if cached.rocketmq:
             return rocketmq_page(group_id, cached.rocketmq, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
-        if cached.course is None and not isinstance(facts.view, GroupSnapshot):
+        if cached.analysis is None and not isinstance(facts.view, GroupSnapshot):
             raise RequestRefused(404, "the history of this group is older than what its topic keeps")
         notes = []
         if cached.since_ms > needed_ms[0]:
             notes.append(f"entries before {words.utc_time(cached.since_ms)} UTC are being read")
         only_time = is_only_time(request)
         return group_page(
-            facts, cached.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
+            facts, cached.analysis, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
         )
 
     def load_rebalance(self, request: Request) -> RebalancePage:
@@ -342,8 +342,10 @@ class _Pages:
         at_ms = time_parameter(request)
         found = None
         for since_ms in (at_ms, max(at_ms - WINDOW_MS, 0)):
-            cached = self._sources.courses.course(group_id, (since_ms, now_ms), now_ms, is_patient=True)
-            found = None if cached.course is None else rebalance_page(group_id, cached.course, at_ms, now_ms)
+            cached = self._sources.analyses.analysis(group_id, (since_ms, now_ms), now_ms, is_patient=True)
+            found = (
+                None if cached.analysis is None else rebalance_page(group_id, cached.analysis, at_ms, now_ms)
+            )
             if found is None or found.earlier_ms is not None or cached.from_start:
                 break  # else read more, because it may have an earlier neighbour
         if found is None:
@@ -360,7 +362,7 @@ class _Pages:
     def _shows_newest(self, request: Request) -> bool:
         """Return True if the page, loaded now, would show all known data."""
         group_id = request.query_params.get("group")
-        return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
+        return group_id is None or self._sources.analyses.has_newest(group_id, self._sources.now_ms())
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
         fleet, sent, sent_at_s = self._sources.fleet, None, time.monotonic()

@@ -115,8 +115,8 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
     """Return the members that a rebalance in progress still waits for."""
-    if rebalance.goes_by_epochs:
-        return [way.member_id for way in rebalance.progress if way.settled_after_ms is None]
+    if rebalance.has_epochs:
+        return [one.member_id for one in rebalance.progress if one.settled_after_ms is None]
     came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
     if rebalance.generation_to is not None:
         return [rebalance.leader_id] if rebalance.leader_id is not None else []

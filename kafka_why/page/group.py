@@ -14,7 +14,7 @@ from kafka_why.page.shares import lines_of
 from kafka_why.page.timeline import TimelinePicture, rebalance_end_ms, shown_ms, timeline
 from kafka_why.partition_text import holdings, number_list, progress
 from kafka_why.why.model import Rebalance, RebalanceOutcome
-from kafka_why.why.report import Course, Summary, report_of, summary
+from kafka_why.why.report import HistoryAnalysis, Summary, report_of, summary
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.text import cause_text, details
 from kafka_why.why.wording import Names, duration_text, shortened
@@ -98,7 +98,7 @@ class GroupPage(Struct, frozen=True, kw_only=True):
 
 def group_page(
     facts: GroupFacts,
-    course: Course | None,
+    analysis: HistoryAnalysis | None,
     limits_ms: tuple[int, int],
     now_ms: int,
     *,
@@ -106,17 +106,17 @@ def group_page(
     only_time: bool = False,
     notes: Sequence[str] = (),
 ) -> GroupPage:
-    """Return the data of the page of a Kafka group: its rebalances between the limits, its faults of the last
+    """Return the data of a Kafka group's page: its rebalances within `limits_ms`, and its faults in the last
     hour.
 
-    Either `course` is given or `facts` have a view. `only_time` omits members and committed offsets, which do
-    not depend on the limits. `notes` come before those of `why`.
+    If `analysis` is None, `facts` must have a view. `only_time` omits members and committed offsets, which do
+    not depend on the limits. The page lists `notes` before those of the analysis.
     """
-    if course is None:
+    if analysis is None:
         return _page_of_view(facts, limits_ms, now_ms)
     hour_ms = now_ms - WINDOW_MS
-    found = report_of(facts.group_id, course, now_ms, min(limits_ms[0], hour_ms))
-    names = course.names
+    found = report_of(facts.group_id, analysis, now_ms, min(limits_ms[0], hour_ms))
+    names = analysis.names
     view = facts.view if isinstance(facts.view, GroupSnapshot) else None
     within = [
         r
@@ -139,14 +139,14 @@ def group_page(
         findings=findings(facts, of_hour, now_ms),
         awaited=shortened([names.of(member_id) for member_id in awaited]),
         member_count=0 if view is None else len(view.members),
-        members=[] if view is None or only_time else _members(view, course.lanes, names),
+        members=[] if view is None or only_time else _members(view, analysis.lanes, names),
         partitions=[] if only_time else _partitions(facts.lags),
         picture=timeline(
-            course.lanes,
+            analysis.lanes,
             within,
-            course.removals,
+            analysis.removals,
             names,
-            course.clients,
+            analysis.clients,
             shown_ms(limits_ms, found.from_ms),
             now_ms,
             unfolded=unfolded,
@@ -205,7 +205,7 @@ def _waited(r: Rebalance, names: Names) -> str:
     if r.is_shared:
         return ""
     came = chain(
-        ((way.member_id, way.settled_after_ms) for way in reversed(r.progress)),
+        ((one.member_id, one.settled_after_ms) for one in reversed(r.progress)),
         ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),
         ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
     )
@@ -314,17 +314,17 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     now_ms: int
 
 
-def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> RebalancePage | None:
+def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms: int) -> RebalancePage | None:
     """Return the page of the rebalance that began at a time, or None if there is none.
 
     If several began in the same millisecond, it is the last one, which replaced the others.
     """
-    found = report_of(group_id, course, now_ms)
+    found = report_of(group_id, analysis, now_ms)
     by_time = {r.began_ms: r for r in found.rebalances}
     r = by_time.get(at_ms)
     if r is None:
         return None
-    names = course.names
+    names = analysis.names
     return RebalancePage(
         group_id=group_id,
         line=rebalance_line(r, names),
@@ -351,7 +351,7 @@ def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
 
 def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
     joins_ms, ends_ms = r.preparing_ms, rebalance_end_ms(r, now_ms) - r.began_ms
-    if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.goes_by_epochs:
+    if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.has_epochs:
         joins_ms = ends_ms
     joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
     # If the end of the rebalance is lost, its last known event counts as the end.
@@ -368,12 +368,12 @@ def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
         found += [phase(names.of(one.member_id), "member", 0, one.after_ms) for one in joined]
         if ends_ms > joins_ms:
             found.append(phase("assignment", "gives", joins_ms, ends_ms))
-    ways = [(whole_ms if w.settled_after_ms is None else w.settled_after_ms, w) for w in r.progress]
-    for to_ms, way in sorted(ways, key=lambda one: -one[0])[:MAX_MEMBERS]:
+    ends = [(whole_ms if w.settled_after_ms is None else w.settled_after_ms, w) for w in r.progress]
+    for to_ms, one in sorted(ends, key=lambda one: -one[0])[:MAX_MEMBERS]:
         kind = (
-            "waits" if r.outcome is RebalanceOutcome.UNDER_WAY and way.settled_after_ms is None else "member"
+            "waits" if r.outcome is RebalanceOutcome.UNDER_WAY and one.settled_after_ms is None else "member"
         )
-        found.append(phase(names.of(way.member_id), kind, 0, to_ms))
+        found.append(phase(names.of(one.member_id), kind, 0, to_ms))
     return found
 
 

@@ -1,8 +1,8 @@
-"""The histories of the groups that readers view, and their courses, from which reports are built.
+"""The histories of the groups that readers view, and their analyses, from which reports are built.
 
-A history is read from the topic once, then extended with the fleet's entries. A course of 100,000 entries
-takes seconds to read and compute. Meanwhile a reader gets the previous course, or one of the fleet's entries
-of the last hour.
+A history is read from the topic once, then extended with the fleet's entries. An analysis of 100,000 entries
+takes seconds to read and compute. Meanwhile a reader gets the previous analysis, or one of the fleet's
+entries of the last hour.
 """
 
 import threading
@@ -19,10 +19,10 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.page.fleet import MAX_ENTRIES, WINDOW_MS, Fleet
 from kafka_why.why.history import History, HistoryUnavailable
-from kafka_why.why.report import Course, course_of
+from kafka_why.why.report import HistoryAnalysis, analyze
 
 MAX_GROUPS = 32
-"""Maximum number of groups with a cached history or course: the most recently viewed."""
+"""Maximum number of groups with a cached history or analysis: the most recently viewed."""
 MAX_CACHED_ENTRIES = 120_000
 """Maximum number of entries in all cached histories, about 1.8 kB each. The last history stays even if it
 alone has more.
@@ -52,7 +52,7 @@ class CachedHistory:
         return len(self.history.entries)
 
 
-K = TypeVar("K", "CachedHistory", "CachedCourse")
+K = TypeVar("K", "CachedHistory", "CachedAnalysis")
 
 
 def _cache(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
@@ -138,14 +138,14 @@ def _later(
     return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later
 
 
-# Courses of histories (see `kafka_why.why.report.Course`), rebuilt in the background when entries arrive.
+# Analyses of histories, rebuilt in the background when entries arrive.
 
-MAX_COURSE_ENTRIES = 500_000
-"""Maximum number of entries in all cached courses, about 0.6 kB each. The last course stays even if it alone
-has more.
+MAX_ANALYSIS_ENTRIES = 500_000
+"""Maximum number of entries in all cached analyses, about 0.6 kB each. The last analysis stays even if it
+alone has more.
 """
 MAX_BUILDING = 2
-"""Courses that are built at the same time. A later request waits, or gets an older course."""
+"""Analyses that are built at the same time. A later request waits, or gets an older analysis."""
 PART_ENTRIES = 8_000
 """The newest entries, which are shown first when a group is opened. The whole history follows."""
 PATIENCE_S = 0.5
@@ -155,20 +155,20 @@ WHOLE_AFTER_S = 1.0
 MANY_ENTRIES = 2_000
 """If the fleet has at least this many entries, no request waits for the whole history."""
 NEWEST_PATIENCE_S = 0.05
-"""Maximum time a request waits for the newest entries if a course without them exists."""
+"""Maximum time a request waits for the newest entries if an analysis without them exists."""
 
 
 @dataclass(frozen=True, slots=True)
-class CachedCourse:
-    """The course of a group's history from `since_ms` to `until_ms`.
+class CachedAnalysis:
+    """The analysis of a group's history from `since_ms` to `until_ms`.
 
-    `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
-    one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry,
+    `analysis` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the
+    last one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry,
     `is_whole` if it was read from the topic. `entries_version` is the version of the fleet's entries that are
     included, and `entries` their number.
     """
 
-    course: Course | None
+    analysis: HistoryAnalysis | None
     rocketmq: list[RocketMqHistoryEntry]
     from_start: bool
     since_ms: int
@@ -180,7 +180,7 @@ class CachedCourse:
     took_s: float = 0.0
 
     def has(self, limits_ms: tuple[int, int]) -> bool:
-        """Return True if the course covers the whole time range."""
+        """Return True if the analysis covers the whole time range."""
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
@@ -190,27 +190,27 @@ class CachedCourse:
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
-class Courses:
-    """A cache of courses, which worker threads compute. Thread-safe."""
+class Analyses:
+    """A cache of analyses, which worker threads compute. Thread-safe."""
 
     def __init__(self, histories: Histories, fleet: Fleet) -> None:
         self._histories = histories
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(MAX_BUILDING, thread_name_prefix="page-courses")
-        self._known: OrderedDict[str, CachedCourse] = OrderedDict()
-        self._building: dict[tuple[str, int], Future[CachedCourse]] = {}
+        self._threads = ThreadPoolExecutor(MAX_BUILDING, thread_name_prefix="page-analyses")
+        self._known: OrderedDict[str, CachedAnalysis] = OrderedDict()
+        self._building: dict[tuple[str, int], Future[CachedAnalysis]] = {}
         self._awaited: set[str] = set()
 
     def close(self) -> None:
-        """Compute no more courses."""
+        """Compute no more analyses."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def course(
+    def analysis(
         self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool
-    ) -> CachedCourse:
-        """Return a course of a group for a time range, which may miss entries. When they have been processed,
-        the fleet touches the group.
+    ) -> CachedAnalysis:
+        """Return an analysis of a group for a time range, which may miss entries. When they have been
+        processed, the fleet touches the group.
 
         With `is_patient`, wait until only the newest entries of the range are missing. Raises
         HistoryUnavailable if the group is unknown, or KafkaError.
@@ -231,7 +231,7 @@ class Courses:
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
-            return True  # the whole course is being built, and touches the group when it is ready
+            return True  # the whole analysis is being built, and touches the group when it is ready
         if known.entries_version == self._fleet.entries_version(group_id):
             return True
         if (pause_s := known.pause_s()) > 0:
@@ -240,9 +240,9 @@ class Courses:
             self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
         return False
 
-    def _newest(self, group_id: str, known: CachedCourse, now_ms: int) -> CachedCourse:
-        """Return a course with the newest entries. Return `known` if it is too early to build another one, or
-        if that fails or takes longer than NEWEST_PATIENCE_S.
+    def _newest(self, group_id: str, known: CachedAnalysis, now_ms: int) -> CachedAnalysis:
+        """Return an analysis with the newest entries. Return `known` if it is too early to build another one,
+        or if that fails or takes longer than NEWEST_PATIENCE_S.
         """
         if known.entries_version == self._fleet.entries_version(group_id):
             return known
@@ -254,8 +254,8 @@ class Courses:
         return building.result() if building.done() and building.exception() is None else known
 
     def _whole_or_part(
-        self, group_id: str, known: CachedCourse | None, since_ms: int, now_ms: int
-    ) -> CachedCourse:
+        self, group_id: str, known: CachedAnalysis | None, since_ms: int, now_ms: int
+    ) -> CachedAnalysis:
         part = None
         if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
             part = self._from_fleet(group_id, None)
@@ -282,8 +282,8 @@ class Courses:
             with suppress(RuntimeError):  # it was closed meanwhile
                 self._start(group_id, since_ms, now_ms)
 
-    def _wait(self, group_id: str, building: Future[CachedCourse], patience_s: float) -> None:
-        """Wait for a course. If it is late, the group is touched as soon as it is ready."""
+    def _wait(self, group_id: str, building: Future[CachedAnalysis], patience_s: float) -> None:
+        """Wait for an analysis. If it is late, the group is touched as soon as it is ready."""
         wait([building], patience_s)
         if not building.done():
             with self._lock:
@@ -307,20 +307,20 @@ class Courses:
         if is_awaited:
             self._fleet.touch(group_id)
 
-    def _look_up(self, group_id: str) -> CachedCourse | None:
+    def _look_up(self, group_id: str) -> CachedAnalysis | None:
         with self._lock:
             known = self._known.get(group_id)
             if known is not None:
                 self._known.move_to_end(group_id)
             return known
 
-    def _keep(self, group_id: str, made: CachedCourse) -> CachedCourse:
+    def _keep(self, group_id: str, made: CachedAnalysis) -> CachedAnalysis:
         with self._lock:
-            _cache(self._known, group_id, made, MAX_COURSE_ENTRIES)
+            _cache(self._known, group_id, made, MAX_ANALYSIS_ENTRIES)
         return made
 
-    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedCourse]:
-        """Start to compute a course, unless one that begins as early is being computed."""
+    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedAnalysis]:
+        """Start to compute an analysis, unless one that begins as early is being computed."""
         with self._lock:
             for (other_id, other_ms), building in self._building.items():
                 if other_id == group_id and other_ms <= since_ms:
@@ -335,7 +335,7 @@ class Courses:
             del self._building[group_id, since_ms]
         self._touch_awaited(group_id)
 
-    def _build(self, group_id: str, since_ms: int, now_ms: int) -> CachedCourse:
+    def _build(self, group_id: str, since_ms: int, now_ms: int) -> CachedAnalysis:
         began_s = time.monotonic()
         read = self._histories.read(group_id, since_ms, now_ms)
         history = read.history
@@ -343,16 +343,16 @@ class Courses:
         rocketmq: list[RocketMqHistoryEntry] = []
         if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
             rocketmq = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
-        course = None
+        analysis = None
         if ours and not rocketmq:
-            course = course_of(
+            analysis = analyze(
                 ours,
                 unread=history.unread,
                 from_start=history.from_start,
                 telemetry=history.telemetry,
             )
-        made = CachedCourse(
-            course,
+        made = CachedAnalysis(
+            analysis,
             rocketmq,
             history.from_start,
             read.since_ms,
@@ -364,8 +364,8 @@ class Courses:
         )
         return self._keep(group_id, made)
 
-    def _from_fleet(self, group_id: str, known: CachedCourse | None) -> CachedCourse | None:
-        """Return the course of the fleet's entries of the last hour, or None if none are of Kafka's
+    def _from_fleet(self, group_id: str, known: CachedAnalysis | None) -> CachedAnalysis | None:
+        """Return the analysis of the fleet's entries of the last hour, or None if none are of Kafka's
         protocol.
         """
         facts = self._fleet.facts(group_id)
@@ -374,10 +374,10 @@ class Courses:
         if known is not None and known.entries_version == facts.entries_version:
             return known
         ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
-        course = course_of(ours, from_start=False)
+        analysis = analyze(ours, from_start=False)
         first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
-        part = CachedCourse(
-            course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False
+        part = CachedAnalysis(
+            analysis, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False
         )
         with self._lock:
             if group_id not in self._known or not self._known[group_id].is_whole:

@@ -142,7 +142,7 @@ class MembersSum:
     def __init__(self) -> None:
         self._clients: dict[str, _Sum] = {}
         self._hosts: dict[str, _Sum] = {}
-        self._of_nobody: Counter[str] = Counter()
+        self._causes_without_client: Counter[str] = Counter()
         self._rebalances = self._cut = 0
 
     def add(self, facts: GroupFacts, seen: ViewMembers, rebalances: Sequence[Rebalance]) -> None:
@@ -162,7 +162,7 @@ class MembersSum:
         return Members(
             lines={MemberGrouping.CLIENT: _lines(self._clients), MemberGrouping.HOST: _lines(self._hosts)},
             rebalances=self._rebalances,
-            of_nobody=dict(self._of_nobody.most_common()),
+            of_nobody=dict(self._causes_without_client.most_common()),
             groups_without_members=self._cut,
         )
 
@@ -170,7 +170,7 @@ class MembersSum:
         cause = rebalance.cause
         self._rebalances += 1
         if not cause.client_id:
-            self._of_nobody[cause.kind] += 1
+            self._causes_without_client[cause.kind] += 1
         for sums, name in ((self._clients, cause.client_id), (self._hosts, cause.client_host)):
             if name:
                 found = _sum(sums, name)

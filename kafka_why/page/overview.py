@@ -19,7 +19,7 @@ from kafka_why.page.members import EMPTY, Members, MembersSum, ViewMembers, view
 from kafka_why.page.timeline import rebalance_end_ms
 from kafka_why.rocketmq_group import group_state
 from kafka_why.why.model import RebalanceOutcome
-from kafka_why.why.report import Course, Report, course_of, report_of
+from kafka_why.why.report import HistoryAnalysis, Report, analyze, report_of
 from kafka_why.why.state_timelines import Span
 
 INTERVALS = 30
@@ -209,25 +209,27 @@ def _last_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _LastHour
     ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
     if not ours:
         return _LastHour(facts.entries_version, math.inf, None, [], "", "")
-    course = course_of(ours, from_start=False)
-    made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
+    analysis = analyze(ours, from_start=False)
+    made = report_of(facts.group_id, analysis, now_ms, now_ms - WINDOW_MS)
     ends_ms = (
         rebalance_end_ms(r, now_ms) for r in made.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY
     )
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
     reason = view.last_rebalance_reason
-    not_settled = [*_not_settled(_states(course))]
-    return _LastHour(facts.entries_version, until_ms, made, not_settled, reason, course.names.put_in(reason))
+    not_settled = [*_not_settled(_states(analysis))]
+    return _LastHour(
+        facts.entries_version, until_ms, made, not_settled, reason, analysis.names.put_in(reason)
+    )
 
 
-def _states(course: Course) -> Iterator[Span]:
+def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
     """Yield the group's states. The first one also covers the time before the first entry, unless the group
     is new.
     """
-    first = course.first
+    first = analysis.first
     if first.seq > 1:
         yield Span(first.from_state, 0, first.at_ms)
-    yield from course.states
+    yield from analysis.states
 
 
 def _current_span(view: GroupSnapshot) -> Iterator[Span]:

@@ -16,7 +16,7 @@ from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Courses, Histories
+from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.overview import OverviewThread
 from kafka_why.page.rocketmq_cluster import ClusterFollower, PolledPage
 from kafka_why.page.security import Access
@@ -135,14 +135,14 @@ class Page(Startable):
         self._followers = read.followers
         self._overview = overview = OverviewThread(fleet)
         self._broker_groups = BrokerGroups(client_config) if client_config and watches_broker else None
-        self._courses = courses = Courses(histories, fleet)
+        self._analyses = analyses = Analyses(histories, fleet)
         sources = PageSources(
             fleet=fleet,
             lines=lambda: overview.lines,
             members=lambda: overview.members,
             lines_version=lambda: overview.version,
             histories=histories,
-            courses=courses,
+            analyses=analyses,
             read_age_s=read.read_age_s,
             service_topics=read.service_topics,
             service_state=None if metrics_url is None else StateReader(metrics_url),
@@ -168,7 +168,7 @@ class Page(Startable):
         self._web.stop()
         if self._broker_groups is not None:
             self._broker_groups.stop()
-        self._courses.close()
+        self._analyses.close()
         for thread in (self._overview, *self._followers):
             thread.stop()
 

@@ -8,7 +8,7 @@ from kafka_why.now import now_ms
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Courses, Histories
+from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.members import Members
 from kafka_why.page.overview import GroupLine
 from kafka_why.page.rocketmq_cluster import PolledPage
@@ -31,7 +31,7 @@ class PageSources(NamedTuple):
     members: Callable[[], Members]
     lines_version: Callable[[], int]
     histories: Histories
-    courses: Courses
+    analyses: Analyses
     read_age_s: Callable[[], float]
     service_topics: ServiceTopics | None
     service_state: StateReader | None

@@ -38,9 +38,9 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
             what = f"{new.cause.kind}{_of(new, names)}; target {_target(new)}"
             yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
     yield from _of_share_group(r, names)
-    progress = sorted(r.progress, key=lambda way: not way.revoked)
-    ways = [(way, text) for way in progress if (text := _way(way, r, names))]
-    yield from member_listing("members", [(names.of(way.member_id), text) for way, text in ways])
+    progress = sorted(r.progress, key=lambda one: not one.revoked)
+    texts = [(one, text) for one in progress if (text := _progress_text(one, r, names))]
+    yield from member_listing("members", [(names.of(one.member_id), text) for one, text in texts])
 
 
 def _of_share_group(r: Rebalance, names: Names) -> Lines:
@@ -48,7 +48,7 @@ def _of_share_group(r: Rebalance, names: Names) -> Lines:
     waits = [text for new in r.epochs if (text := _first_target(new, names))]
     yield from listing("waits", waits[:MAX_MEMBERS], len(waits) - MAX_MEMBERS)
     target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
-    settled = next((way.settled_after_ms for way in r.progress if way.member_id == r.last), None)
+    settled = next((one.settled_after_ms for one in r.progress if one.member_id == r.last), None)
     if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:
         after = duration_text(settled - target_ms)
         yield "last", f"{names.of(r.last)}: its heartbeat came {after} after the target was computed"
@@ -85,22 +85,22 @@ def _target(change: EpochChange) -> str:
     return f"computed {when}{by}{changed}"
 
 
-def _way(way: Progress, r: Rebalance, names: Names) -> str:
+def _progress_text(one: Progress, r: Rebalance, names: Names) -> str:
     """Return a member's progress: `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
     parts = []
-    is_gone = any(gone.member_id == way.member_id for gone in r.removed)
-    if way.revoked:
-        revoked = partitions_text(way.revoked)
-        if way.revoking_ms is not None:
-            parts.append(f"gave up {revoked} in {duration_text(way.revoking_ms)}")
+    is_gone = any(gone.member_id == one.member_id for gone in r.removed)
+    if one.revoked:
+        revoked = partitions_text(one.revoked)
+        if one.revoking_ms is not None:
+            parts.append(f"gave up {revoked} in {duration_text(one.revoking_ms)}")
         elif is_gone:
             parts.append(f"did not give up {revoked}")
         else:
             parts.append(f"has to give up {revoked}")
-    if way.waited_for:
-        awaited = " and ".join(_awaited(over, names) for over in way.waited_for)
+    if one.waited_for:
+        awaited = " and ".join(_awaited(over, names) for over in one.waited_for)
         waits = "waited in vain" if is_gone else "waits"
-        waited = waits if way.waiting_ms is None else f"waited {duration_text(way.waiting_ms)}"
+        waited = waits if one.waiting_ms is None else f"waited {duration_text(one.waiting_ms)}"
         parts.append(f"{waited} for {awaited}")
     return "; ".join(parts)
 

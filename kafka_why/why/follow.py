@@ -15,7 +15,7 @@ from kafka_why.now import now_ms
 from kafka_why.why.entry_text import entry_line
 from kafka_why.why.history import History, LiveSource
 from kafka_why.why.model import Rebalance, RebalanceOutcome
-from kafka_why.why.report import Course, course_of
+from kafka_why.why.report import HistoryAnalysis, analyze
 from kafka_why.why.text import rebalance_text
 from kafka_why.why.wording import Clock
 
@@ -43,7 +43,7 @@ class Follower:
         self._reader = HistoryReader(from_start=False)
         self._entries = [e for e in history.entries if self._reader.is_new(e) and isinstance(e, HistoryEntry)]
         self._unread = history.unread
-        over = _over(self._course()) if self._entries else []
+        over = _over(self._analysis()) if self._entries else []
         self._shown = len(over)
         self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in over)
 
@@ -71,15 +71,15 @@ class Follower:
         ours = [entry for entry in new if isinstance(entry, HistoryEntry)]
         self._entries += ours
         if ours:
-            self._show_rebalances(self._course())
+            self._show_rebalances(self._analysis())
             self._forget()
 
-    def _show_rebalances(self, course: Course) -> None:
-        over = _over(course)
+    def _show_rebalances(self, analysis: HistoryAnalysis) -> None:
+        over = _over(analysis)
         for place, rebalance in enumerate(over[self._shown :], self._shown + 1):
             numbered = replace(rebalance, number=self._dropped + place)
             if self._show_json is None:
-                text = rebalance_text(numbered, now_ms(), Clock(), course.names)
+                text = rebalance_text(numbered, now_ms(), Clock(), analysis.names)
                 self._show(visible_text(["", text, ""]))
             else:
                 self._show_json({"rebalance": numbered})
@@ -89,12 +89,12 @@ class Follower:
         """Drop the older half of the entries if there are more than _ENTRIES_MAX."""
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[: _ENTRIES_MAX // 2]
-            still = len(_over(self._course()))
+            still = len(_over(self._analysis()))
             self._dropped, self._shown = self._dropped + self._shown - still, still
 
-    def _course(self) -> Course:
-        return course_of(self._entries, unread=self._unread, from_start=False)
+    def _analysis(self) -> HistoryAnalysis:
+        return analyze(self._entries, unread=self._unread, from_start=False)
 
 
-def _over(course: Course) -> list[Rebalance]:
-    return [r for r in course.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY]
+def _over(analysis: HistoryAnalysis) -> list[Rebalance]:
+    return [r for r in analysis.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY]

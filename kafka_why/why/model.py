@@ -263,14 +263,15 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment: the
     change that requires the next one supersedes it.
 
-    `has_tasks`: a streams group, which has tasks instead of partitions (`active 0`). `is_shared`: a share
-    group. `converted` describes the change of the group's protocol at the beginning of the rebalance, or is
-    None. `observed`: the rebalance is inferred from the records of the cluster's own coordinator
-    (docs/observe.md). For a classic group these do not show when it began. If polls saw the group rebalance,
-    it began at most `began_within_ms` before `began_ms`, and `waited_for` is inferred: members of the
-    previous generation that were in the group at the last poll, and are not in the new generation.
-    `clients_said` are metrics that clients pushed to a gateway. `returned` is the member under which the
-    client of a member that left came back: a new member with the same client id and host.
+    `has_tasks`: it is a streams group, so partitions are tasks, with `active 0` (role and subtopology) in
+    place of a topic. `is_shared`: it is a share group. `converted` describes the change of the group's
+    protocol at the beginning of the rebalance, or is None. `observed`: the rebalance is inferred from the
+    records of the cluster's own coordinator (docs/observe.md). For a classic group these do not show when it
+    began. If polls saw the group rebalance, it began at most `began_within_ms` before `began_ms`, and
+    `waited_for` is inferred: members of the previous generation that were in the group at the last poll, and
+    are not in the new generation.
+    `clients_said` are metrics that clients pushed to a gateway. If the rebalance began because a member left,
+    and its client came back later as a new member (same client id and host), `returned` is that member.
     """
 
     number: int
@@ -323,6 +324,6 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
 
     @property
-    def goes_by_epochs(self) -> bool:
+    def has_epochs(self) -> bool:
         """Return True if the rebalance has epochs: it is of a consumer, share or streams group."""
         return bool(self.epochs or self.progress)

@@ -123,8 +123,8 @@ def compare(
 ) -> Moves:
     """Compare one assignment with the next.
 
-    `released` are the last owners of partitions that had no owner before. `subscriptions` are topics by
-    member, or None if all members subscribe to the same topics.
+    `released` maps partitions without an owner in `before` to their last owners. `subscriptions` has
+    each member's topics, or is None if all members subscribe to the same topics.
     """
     changed = _changed(before, after)
     held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
@@ -138,7 +138,9 @@ def compare(
         needless=(
             needless(last, now, after.keys(), kept)
             if subscriptions is None
-            else needless_of_unequal({**(released or {}), **owners(before)}, owners(after), subscriptions)
+            else needless_with_subscriptions(
+                {**(released or {}), **owners(before)}, owners(after), subscriptions
+            )
         ),
         fresh=len(now.keys() - last.keys()),
         released=len(held.keys() - now.keys()),
@@ -203,7 +205,7 @@ def needless(
     return max(0, given_up - (sum(owned.values()) - can_stay))
 
 
-def needless_of_unequal(
+def needless_with_subscriptions(
     last: Mapping[TopicPartition, MemberId],
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,

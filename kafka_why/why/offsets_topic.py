@@ -116,12 +116,13 @@ class OffsetsTopic:
         self,
         group_id: str,
         partition: int,
-        begin: int,
+        log_start: int,
         first: int,
         end: int,
         progress: Progress = lambda *_: None,
     ) -> "GroupRecords":
-        part = GroupRecords(group_id, partition, names_on(self._client_config), begin, first)
+        """Read a group's records from offset `first` up to `end`."""
+        part = GroupRecords(group_id, partition, names_on(self._client_config), log_start, first)
         part.read(self._stored, end, progress)
         return part
 
@@ -166,10 +167,10 @@ class OffsetsTopic:
 
 class GroupRecords:
     """The records of one group since the offset `first`, with the `entries` that follow from them and the
-    `group` after the last record, or None if it does not exist. The partition begins at `begin`.
+    `group` after the last record, or None if it does not exist. `log_start` is the log start offset.
     """
 
-    def __init__(self, group_id: str, partition: int, names: NamesById, begin: int, first: int) -> None:
+    def __init__(self, group_id: str, partition: int, names: NamesById, log_start: int, first: int) -> None:
         self.group_id, self.partition = group_id, partition
         self.entries: list[HistoryEntry] = []
         self.group: ObservedGroup | None = None
@@ -177,7 +178,7 @@ class GroupRecords:
         self._key = group_id.encode()
         # Every key of the group has these bytes after the first two.
         self.walk = LogWalk(first, first, pack(">h", len(self._key)) + self._key)
-        self._names, self._begin = names, begin
+        self._names, self._log_start = names, log_start
         self._generations = 0
         self._first_generation_ms: int | None = None
         self._removed_ms: int | None = None
@@ -190,9 +191,9 @@ class GroupRecords:
         entry.
         """
         number, walk = self.walk.next_offset - self.walk.first, self.walk
-        name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._begin
+        name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._log_start
         note = f"read from {name}, which is complete"
-        if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._begin == 0):
+        if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._log_start == 0):
             earlier = COMPACTED if is_all else "older records were not read (--since)"
             found_ms = [one.at_ms for one in self.entries[:1] if one.type is not EntryType.GROUP_CREATED]
             whole = Clock().time(max([walk.whole_from_ms, *found_ms]))

@@ -40,14 +40,14 @@ class Reconciling:
         self.assigned: dict[MemberId, Partitions] = dict(assigned or {})
         self.is_complete = assigned is not None
         self._revoking: dict[MemberId, Partitions] = {}
-        self._ways: dict[MemberId, _MemberProgress] = {}
+        self._progress: dict[MemberId, _MemberProgress] = {}
         self._free_since: dict[TopicPartition, int] = {}
         self._idle_ms: dict[TopicPartition, int] = {}
         self._longest_ms = 0
 
     def begin(self) -> None:
         """Begin a rebalance. Partitions that are free already count as idle in it."""
-        self._ways, self._idle_ms, self._longest_ms = {}, {}, 0
+        self._progress, self._idle_ms, self._longest_ms = {}, {}, 0
 
     def lose_track(self) -> None:
         """Forget the members' partitions: entries are missing, so they may have changed."""
@@ -83,28 +83,28 @@ class Reconciling:
         for held in (self.assigned, self._revoking):
             if old in held:
                 held[new] = held.pop(old)
-        if old in self._ways:
-            self._ways[new] = self._ways.pop(old)
+        if old in self._progress:
+            self._progress[new] = self._progress.pop(old)
 
     def _reconcile(self, member_id: MemberId, event: HistoryEntry) -> None:
-        way = self._ways.setdefault(member_id, _MemberProgress())
+        progress = self._progress.setdefault(member_id, _MemberProgress())
         revoking, awaiting = flat(event.revoking), flat(event.awaiting)
         before = self._revoking.get(member_id, _NOTHING)
         if before and event.took_ms is not None:
-            way.revoking_ms = max(event.took_ms, way.revoking_ms or 0)
+            progress.revoking_ms = max(event.took_ms, progress.revoking_ms or 0)
         if revoking - before:
-            way.revoked |= revoking
+            progress.revoked |= revoking
         holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
         for partition in sorted(awaiting):
-            way.waited_for.setdefault(partition, holders.get(partition))
-        if awaiting and way.waiting_since_ms is None:
-            way.waiting_since_ms = event.at_ms
-        if not awaiting and way.waiting_since_ms is not None and way.waited_until_ms is None:
-            way.waited_until_ms = event.at_ms
+            progress.waited_for.setdefault(partition, holders.get(partition))
+        if awaiting and progress.waiting_since_ms is None:
+            progress.waiting_since_ms = event.at_ms
+        if not awaiting and progress.waiting_since_ms is not None and progress.waited_until_ms is None:
+            progress.waited_until_ms = event.at_ms
         self._revoking[member_id] = revoking
         self._set(member_id, flat(event.assigned), event)
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
-        way.settled_ms = event.at_ms if settled else None
+        progress.settled_ms = event.at_ms if settled else None
 
     def _held(self) -> dict[MemberId, Partitions]:
         """Return the partitions that each member may use or has not given up yet."""
@@ -141,18 +141,18 @@ class Reconciling:
         return [
             Progress(
                 member_id=member_id,
-                revoked=by_topic(way.revoked),
-                revoking_ms=None if self._revoking.get(member_id) else way.revoking_ms,
+                revoked=by_topic(progress.revoked),
+                revoking_ms=None if self._revoking.get(member_id) else progress.revoking_ms,
                 waited_for=[
-                    HandedOver(by_topic(p for p, of in way.waited_for.items() if of == holder), holder)
-                    for holder in dict.fromkeys(way.waited_for.values())
+                    HandedOver(by_topic(p for p, of in progress.waited_for.items() if of == holder), holder)
+                    for holder in dict.fromkeys(progress.waited_for.values())
                 ],
                 waiting_ms=(
                     None
-                    if way.waited_until_ms is None or way.waiting_since_ms is None
-                    else way.waited_until_ms - way.waiting_since_ms
+                    if progress.waited_until_ms is None or progress.waiting_since_ms is None
+                    else progress.waited_until_ms - progress.waiting_since_ms
                 ),
-                settled_after_ms=None if way.settled_ms is None else way.settled_ms - began_ms,
+                settled_after_ms=None if progress.settled_ms is None else progress.settled_ms - began_ms,
             )
-            for member_id, way in self._ways.items()
+            for member_id, progress in self._progress.items()
         ]

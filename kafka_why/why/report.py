@@ -27,8 +27,8 @@ OBSERVED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The course of a group: everything that follows from its entries and does not depend on the current
+class HistoryAnalysis:
+    """The analysis of a group: everything that follows from its entries and does not depend on the current
     time. It does not retain the entries, except the first, the last and `removals`, the entries about removed
     members.
 
@@ -51,20 +51,20 @@ class Course:
     shares: SharesNow | None = None
 
 
-def course_of(
+def analyze(
     history: Iterable[HistoryEntry],
     *,
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
     telemetry: Telemetry = NOTHING_SAID,
-) -> Course:
-    """Return the course of a group. `history` has at least one entry; it may have duplicates and gaps.
+) -> HistoryAnalysis:
+    """Return the analysis of a group. `history` has at least one entry; it may have duplicates and gaps.
 
     `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
     history begins with the first retained entry. `telemetry` has the metrics of the members' clients.
     """
     group_lives = by_incarnation(history, unread)
-    assert group_lives, "a group without history has no course"
+    assert group_lives, "a group without history has no analysis"
     last_life = group_lives[-1]
     assignments = Assignments()
     rebalances = with_clients_said(rebalances_of(group_lives, assignments), telemetry)
@@ -74,7 +74,7 @@ def course_of(
     entries = [event for life in group_lives for event in life.entries]
     members = [lane.member_id for lane in latest if lane.is_open]
     clients = clients_of(entries)
-    return Course(
+    return HistoryAnalysis(
         first=entries[0],
         last=entries[-1],
         state_since_ms=_state_since_ms(last_life),
@@ -234,32 +234,32 @@ def report(
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
 ) -> Report:
-    """Return the report on a group. The arguments are those of `course_of` and `report_of`."""
-    return report_of(group_id, course_of(history, unread=unread, from_start=from_start), now_ms, since_ms)
+    """Return the report on a group. The arguments are those of `analyze` and `report_of`."""
+    return report_of(group_id, analyze(history, unread=unread, from_start=from_start), now_ms, since_ms)
 
 
-def report_of(group_id: str, course: Course, now_ms: int, since_ms: int | None = None) -> Report:
-    """Return the report on a group with this course.
+def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: int | None = None) -> Report:
+    """Return the report on a group with this analysis.
 
     Rebalances that ended before `since_ms` are omitted; the others are numbered from 1.
     """
-    found = [r for r in course.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
+    found = [r for r in analysis.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
     found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
     return Report(
         group_id=group_id,
         now_ms=now_ms,
         since_ms=since_ms,
-        from_ms=course.first.at_ms,
-        state=course.last.to_state,
-        state_since_ms=course.state_since_ms,
-        generation=course.last.generation,
-        members=course.members,
+        from_ms=analysis.first.at_ms,
+        state=analysis.last.to_state,
+        state_since_ms=analysis.state_since_ms,
+        generation=analysis.last.generation,
+        members=analysis.members,
         summary=summary(found, now_ms),
-        notes=course.notes,
+        notes=analysis.notes,
         rebalances=found,
-        group_type=course.last.group_type,
-        clients=course.clients,
-        shares=course.shares,
+        group_type=analysis.last.group_type,
+        clients=analysis.clients,
+        shares=analysis.shares,
     )
 
 

@@ -246,7 +246,7 @@ class Segment:
 
 def segments(life: IncarnationHistory[HistoryEntry]) -> list[Segment]:
     """Return all entries of a life as segments. A last rebalance without an end is UNDER_WAY."""
-    return [segment for segment in _cut(life) if segment.entries]
+    return [segment for segment in _split(life) if segment.entries]
 
 
 def generation_before(event: HistoryEntry) -> int:
@@ -254,7 +254,10 @@ def generation_before(event: HistoryEntry) -> int:
     return event.generation - (event.type in _FORMS_GENERATION)
 
 
-def _cut(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
+def _split(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
+    """Yield the entries in segments, which may be empty. A new one begins with each PreparingRebalance, after
+    each end of a rebalance, and after a gap that may hide either.
+    """
     current = Segment()
     last: HistoryEntry | None = None
     for event in life.entries:

@@ -13,8 +13,8 @@ from kafka_why.why.reconciling import flat
 from kafka_why.why.wording import Lines, count, duration_text, listing, partitions_text
 
 _NOTHING: Partitions = frozenset()
-# Rows of errors after which the coordinator retries, and after which the partition is as it was before.
-_RETRIED, _AS_BEFORE = ("SI10", "SI11"), ("SO12",)
+# Rows of errors after which the coordinator retries, and of those that undo the request.
+_RETRIED, _NO_LONGER_REQUESTED = ("SI10", "SI11"), ("SO12",)
 
 
 def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
@@ -40,8 +40,10 @@ def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A task. `is_open` is False once it has ended with the error; a heartbeat then starts another one."""
+class _Request:
+    """A request to the share coordinator about a partition. `is_open` is False once it has ended with the
+    error; a heartbeat then starts another one.
+    """
 
     task: str | None
     is_deletion: bool
@@ -54,19 +56,19 @@ def shares_now(entries: Iterable[HistoryEntry]) -> SharesNow | None:
     """Return the state of a share group's partitions after these entries, or None if the last entry is not of
     an existing share group.
     """
-    following, last = _Following(), None
+    tracker, last = _ShareStateTracker(), None
     for event in entries:
         last = event
         if event.group_type == "share":
-            following.apply(event)
+            tracker.apply(event)
     if last is None or last.group_type != "share" or last.type is EntryType.GROUP_DELETED:
         return None
-    return following.now()
+    return tracker.now()
 
 
-class _Following:
+class _ShareStateTracker:
     def __init__(self) -> None:
-        self._asked: dict[TopicPartition, _Asked] = {}
+        self._requests: dict[TopicPartition, _Request] = {}
         self._initialized: set[TopicPartition] = set()
         self._assigned: dict[MemberId, Partitions] = {}
 
@@ -74,46 +76,46 @@ class _Following:
         partitions, task = flat(event.partitions), None if event.observed else event.cause
         match event.type:
             case EntryType.SHARE_PARTITIONS_INITIALIZING:
-                self._asked.update(dict.fromkeys(partitions, _Asked(task, False, event.at_ms)))
+                self._requests.update(dict.fromkeys(partitions, _Request(task, False, event.at_ms)))
             case EntryType.SHARE_PARTITIONS_DELETING:
-                self._forget(event, partitions)
-                self._asked.update(dict.fromkeys(partitions, _Asked(task, True, event.at_ms)))
+                self._remove(event, partitions)
+                self._requests.update(dict.fromkeys(partitions, _Request(task, True, event.at_ms)))
             case EntryType.SHARE_PARTITIONS_INITIALIZED:
-                self._forget(event, partitions)
+                self._remove(event, partitions)
                 self._initialized |= partitions
             case EntryType.SHARE_PARTITIONS_NOT_INITIALIZED | EntryType.SHARE_PARTITIONS_NOT_DELETED:
                 self._fail(event, partitions)
             case EntryType.SHARE_PARTITIONS_REMOVED:
-                self._forget(event, partitions)
+                self._remove(event, partitions)
             case EntryType.MEMBER_RECONCILED if event.member_id is not None:
                 self._assigned[event.member_id] = flat(event.assigned)
             case EntryType.MEMBER_REMOVED if event.member_id is not None:
                 self._assigned.pop(event.member_id, None)
 
-    def _forget(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Forget these partitions. In an observed group a deletion names only topics, without partitions."""
+    def _remove(self, event: HistoryEntry, partitions: Partitions) -> None:
+        """Remove these partitions. In an observed group a deletion names only topics, without partitions."""
         topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
-        gone = {p for p in (*self._asked, *self._initialized) if p in partitions or p.topic in topics}
-        self._asked = {p: asked for p, asked in self._asked.items() if p not in gone}
+        gone = {p for p in (*self._requests, *self._initialized) if p in partitions or p.topic in topics}
+        self._requests = {p: request for p, request in self._requests.items() if p not in gone}
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Record an error or a timeout of the share coordinator. The log of an observed group has no
-        error.
+        """Record that requests to the share coordinator failed or timed out. In an observed group
+        the error is unknown, so the requests are removed.
         """
-        for partition in partitions & self._asked.keys():
-            if event.observed or event.rule in _AS_BEFORE:
-                del self._asked[partition]
+        for partition in partitions & self._requests.keys():
+            if event.observed or event.rule in _NO_LONGER_REQUESTED:
+                del self._requests[partition]
             elif event.error_code is not None:
-                asked = self._asked[partition]
-                self._asked[partition] = replace(
+                asked = self._requests[partition]
+                self._requests[partition] = replace(
                     asked, error_code=event.error_code, is_open=event.rule in _RETRIED
                 )
 
     def now(self) -> SharesNow:
         read = _NOTHING.union(*self._assigned.values())
-        alike: dict[_Asked, list[TopicPartition]] = {}
-        for partition, asked in self._asked.items():
+        alike: dict[_Request, list[TopicPartition]] = {}
+        for partition, asked in self._requests.items():
             alike.setdefault(asked, []).append(partition)
         return SharesNow(
             initialized=len(self._initialized),

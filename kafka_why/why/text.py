@@ -123,10 +123,10 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     if r.returned is not None:
         yield "back", _back(r, r.returned, names)
     yield "took", _took(r, now_ms)
-    yield from epoch_lines(r, names) if r.goes_by_epochs else _waiting(r, names)
+    yield from epoch_lines(r, names) if r.has_epochs else _waiting(r, names)
     yield from _removed(r, names)
     yield from client_lines(r, names, About.REMOVED, About.AWAITED)
-    if not r.goes_by_epochs:
+    if not r.has_epochs:
         yield from _formed(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):
         yield "moved", _moved(r.moves, "task" if r.has_tasks else "partition")
@@ -192,7 +192,7 @@ def _took(r: Rebalance, now_ms: int) -> str:
             "waiting for a heartbeat to compute the target assignment"
             if r.is_shared and not any(new.target_after_ms is not None for new in r.epochs)
             else "waiting for members to reach the target assignment"
-            if r.goes_by_epochs
+            if r.has_epochs
             else "waiting for members to join"
             if r.generation_to is None
             else "waiting for the leader's assignment"

@@ -159,7 +159,7 @@ def names_in(
         ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or (), r.connect)
         ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
         ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
-        ids.update([way.member_id for way in r.progress])
+        ids.update([one.member_id for one in r.progress])
     return Names(ids, clients)
 
 

@@ -27,7 +27,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """The committed offset, or the end of the log without one."""
+    """The committed offset, or the end of the log if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

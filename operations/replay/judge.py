@@ -25,7 +25,7 @@ from operations.replay.topic_contents import (
     answer_name,
     event_fields,
     group_named_in,
-    is_fixed,
+    is_determined_by_log,
     letter_name,
 )
 from operations.replay.verdict import ComparedCounts, DifferenceKind, ReplayDifference, ReplayVerdict
@@ -171,7 +171,7 @@ class _Judge:
             self._repeated.add(repeatable)
         if partition is not None and copy.partition != partition:
             self._differ(what, DifferenceKind.MISPLACED, group_id, name, entry, value, copy)
-        elif copy.value != value and is_fixed(name):
+        elif copy.value != value and is_determined_by_log(name):
             self._differ(what, DifferenceKind.CHANGED, group_id, name, entry, value, copy)
         elif copy.number < self._last.get(lane := (what, group_id, copy.partition), -1):
             self._differ(what, DifferenceKind.OUT_OF_ORDER, group_id, name, entry, value, copy)
@@ -305,7 +305,7 @@ def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
     """
     if isinstance(name, AnswerName) and name.connection:
         return name, value
-    return None if is_fixed(name) else (name, b"")
+    return None if is_determined_by_log(name) else (name, b"")
 
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:

@@ -126,7 +126,7 @@ def share_state_lines(share: ShareSnapshot, at_ms: int) -> Iterator[str]:
 
 
 def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str | None:
-    """Return `orders 0-3 7; prices 1`, None without partitions."""
+    """Return `orders 0-3 7; prices 1`, or None if there are no partitions."""
     return "; ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()) or None
 
 
@@ -186,7 +186,7 @@ def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None
 
 
 def _holders(entries: Iterable[ReplayStep[bytes]]) -> Held:
-    """Return the member that each partition is assigned to, and since when, by the last assignments."""
+    """Return the owner of each partition after the last assignment, and since when it is the owner."""
     found: Held = {}
     for entry in entries:
         for record in entry.history:
@@ -308,7 +308,7 @@ def _state_of(member: ClassicGroupMember, group: ClassicGroup) -> str:
 
 
 def _since(times_ms: list[int], clock: Clock) -> str | None:
-    """Return the times of the oldest and the youngest assignment, or None without one."""
+    """Return the times of the oldest and the youngest assignment, or None if there are none."""
     if not times_ms:
         return None
     first, last = clock.time(min(times_ms)), clock.time(max(times_ms))

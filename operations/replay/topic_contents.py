@@ -132,8 +132,8 @@ def group_named_in(value: bytes) -> str:
         return ""
 
 
-def is_fixed(name: object) -> bool:
-    """Return True if the log determines a record's bytes. Tracebacks depend on the installation."""
+def is_determined_by_log(name: object) -> bool:
+    """Return True unless the record has a traceback, because that depends on the installation."""
     return not isinstance(name, LetterName) or name.reason != Reason.HANDLER_FAILED
 
 
@@ -212,5 +212,5 @@ class TopicContents:
             return
         if (first.partition, first.value) == (copy.partition, copy.value):
             self.duplicates += 1
-        elif is_fixed(name):
+        elif is_determined_by_log(name):
             self.contradictions.append(Contradiction(name, first, copy))

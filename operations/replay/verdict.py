@@ -11,19 +11,19 @@ from operations.replay.topic_contents import RecordKind
 class DifferenceKind(StrEnum):
     """The kinds of differences between the topics and the replay."""
 
-    MISSING = "missing: the log leads to it, and it is not on the topics"
-    UNEXPECTED = "unexpected: it is on the topics, and the log does not lead to it"
-    CHANGED = "changed: it has other bytes than the log leads to"
-    TWICE = "twice: two copies of it have different bytes"
-    MISPLACED = "misplaced: it is on another partition than the log leads to"
+    MISSING = "missing: the replay produces it, but it is not on the topics"
+    UNEXPECTED = "unexpected: it is on the topics, but the replay does not produce it"
+    CHANGED = "changed: its bytes differ from those that the replay produces"
+    TWICE = "twice: the topics have two copies with different bytes"
+    MISPLACED = "misplaced: the replay writes it to another partition"
     OUT_OF_ORDER = "out of order: a later record of its group precedes it"
-    UNREADABLE = "unreadable: it is no record of a coordinator"
+    UNREADABLE = "unreadable: it is not a record of a coordinator"
 
 
 class ReplayDifference(Struct, frozen=True, kw_only=True):
     """A difference between the topics and the replay. `name` identifies the record.
 
-    `entry` is the request or deadline that leads to the record. `expected` and `found` are the two records,
+    `entry` is the request or deadline that produces the record. `expected` and `found` are the two records,
     and `place` is the <partition>-<offset> of `found`. Each is None if it is absent.
     """
 

@@ -24,7 +24,7 @@ def time_text(at_ms: int | None) -> str | None:
 
 
 def assignment_text(assignment: dict[str, list[int]] | None) -> str | None:
-    """Return partitions such as `orders:0,1;prices:3`, or None without partitions."""
+    """Return partitions such as `orders:0,1;prices:3`, or None if there are none."""
     if not assignment:
         return None
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))

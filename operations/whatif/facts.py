@@ -36,7 +36,7 @@ class LogMoment(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """A reaction in the log: the client waited from `from_ms` on, and sent request `request_id` at `to`."""
+    """A request that a client sent at `to` in reaction to an event, after a wait that began at `from_ms`."""
 
     from_ms: int
     to: LogMoment

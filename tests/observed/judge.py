@@ -106,7 +106,7 @@ class Judge(Comparison):
         yield self._members(step, last)
         if step.held and self.truth.assignor is not None:
             told = last.protocol_name
-            expected = _DEFAULT_ASSIGNOR if last.goes_by_epochs else self.truth.assignor
+            expected = _DEFAULT_ASSIGNOR if last.has_epochs else self.truth.assignor
             yield self.verdict(
                 step, Line.ASSIGNOR, None if told is None else told == expected, told, expected
             )

@@ -26,7 +26,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.why.model import CauseKind
-from kafka_why.why.report import course_of
+from kafka_why.why.report import analyze
 from streaming.observing.query import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError
@@ -206,7 +206,7 @@ def another_observer_is_refused(observing: Observing) -> None:
 
 def told_unasked(observing: Observing, webhook: Webhook, notify: Child, group_id: str) -> None:
     """Each rebalance is one message. No alarm is sent, and only topics that are there are read."""
-    due = [(r.began_ms, r.ended_ms) for r in course_of(observing.history(group_id)).rebalances]
+    due = [(r.began_ms, r.ended_ms) for r in analyze(observing.history(group_id)).rebalances]
     assert due
 
     def told(got: Webhook) -> list[tuple[int, int]]:
@@ -250,7 +250,7 @@ def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
             share(s2)
             observing.await_holdings(group_id, {"s2": s2.partitions()})
             describe_what_is_there(observing, group_id, topic)
-    first, *others = course_of(observing.history(group_id)).rebalances
+    first, *others = analyze(observing.history(group_id)).rebalances
     found = next(one for one in others if one.cause.client_id == "s2")
     assert (found.cause.kind, found.cause.client_id) == (CauseKind.MEMBER_JOINED, "s2")
     assert found.began_within_ms is not None

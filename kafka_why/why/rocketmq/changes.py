@@ -228,7 +228,7 @@ def report(
 ) -> Report:
     """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
 
-    Changes before `since_ms`, and traps that ended before it, are omitted; the numbers stay the same.
+    Changes before `since_ms`, and traps that ended before it, are omitted. The others keep their numbers.
     """
     group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"

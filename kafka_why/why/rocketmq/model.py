@@ -57,8 +57,8 @@ def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
 
 
 class DuplicateId(Struct, frozen=True):
-    """A client id with all its connections to a broker, or with none if it is on a single connection
-    again.
+    """A client id that had several connections to one broker. `connections` are all of them, or empty once it
+    no longer has several.
     """
 
     client_id: str

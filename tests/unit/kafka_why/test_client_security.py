@@ -136,7 +136,7 @@ def test_security_settings_do_not_depend_on_local_files_once_read(cluster: Clust
         ),
         (
             {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldap"},
-            "'ldap' is neither https, nor empty or none",
+            "'ldap' is not supported. Use https or",
         ),
     ],
 )

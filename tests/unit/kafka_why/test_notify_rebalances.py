@@ -15,7 +15,7 @@ from kafka_why.stored_groups import LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions
 from kafka_why.topic_reader import NamesById
 from kafka_why.why.model import CauseKind, Rebalance
-from kafka_why.why.report import course_of
+from kafka_why.why.report import analyze
 from state.config import CoordinatorConfig
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.harness.observed_log import real_rows
@@ -32,7 +32,7 @@ def name(r: Rebalance) -> Name:
 
 def all_ended(history: Sequence[HistoryEntry]) -> list[Name]:
     """Return what `why` says of the whole history."""
-    return [name(r) for r in course_of(history).rebalances if r.ended_ms is not None] if history else []
+    return [name(r) for r in analyze(history).rebalances if r.ended_ms is not None] if history else []
 
 
 def found(rebalances: Rebalances, history: Iterable[HistoryEntry], *, is_sent: bool = False) -> list[Ended]:
@@ -97,7 +97,7 @@ def test_notified_rebalance_equals_that_of_why() -> None:
     """With its cause, its members' names and what moved: the entries of earlier rebalances are kept."""
     history = Recorder().play(*STORY)
     ended = found_one_by_one(history)
-    expected = [r for r in course_of(history).rebalances if r.ended_ms is not None]
+    expected = [r for r in analyze(history).rebalances if r.ended_ms is not None]
     assert [(one.rebalance.cause, one.rebalance.moves) for one in ended] == [
         (r.cause, r.moves) for r in expected
     ]

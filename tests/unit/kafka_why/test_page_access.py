@@ -22,7 +22,7 @@ from kafka_why.page import app as page_app
 from kafka_why.page.app import app
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Courses, Histories
+from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.members import EMPTY
 from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from kafka_why.page.server import is_loopback
@@ -56,7 +56,7 @@ def serving(
         members=lambda: EMPTY,
         lines_version=lambda: LINES_VERSION,
         histories=histories,
-        courses=Courses(histories, fleet),
+        analyses=Analyses(histories, fleet),
         read_age_s=lambda: 0.0,
         service_topics=ServiceTopics(),
         service_state=None,

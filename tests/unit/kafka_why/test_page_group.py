@@ -6,7 +6,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.page.findings import FindingKind
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
-from kafka_why.why.report import course_of
+from kafka_why.why.report import analyze
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import facts, lag, member, played, view
 from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
@@ -17,12 +17,12 @@ LIMITS_MS = (BEGIN_MS - 1, END_MS)
 def page(
     entries: list[HistoryEntry], limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS
 ) -> GroupPage:
-    return group_page(facts(view()), course_of(entries), limits_ms, now_ms)
+    return group_page(facts(view()), analyze(entries), limits_ms, now_ms)
 
 
 def rebalance(entries: list[HistoryEntry], number: int, now_ms: int = END_MS) -> RebalancePage:
     begun = page(entries, (0, now_ms), now_ms).rebalances[-number]
-    found = rebalance_page("g", course_of(entries), begun.at_ms, now_ms)
+    found = rebalance_page("g", analyze(entries), begun.at_ms, now_ms)
     assert found is not None
     return found
 
@@ -69,18 +69,18 @@ def test_frequent_rebalances_are_judged_by_the_last_hour_in_any_time_range() -> 
 def test_state_comes_from_the_view_or_for_ended_groups_from_history() -> None:
     entries = played(*STORY)
     now = group_page(
-        facts(view(state="Stable", state_timestamp_ms=7, generation=9)), course_of(entries), LIMITS_MS, END_MS
+        facts(view(state="Stable", state_timestamp_ms=7, generation=9)), analyze(entries), LIMITS_MS, END_MS
     )
     assert (now.state, now.since_ms, now.generation, now.assignor) == ("Stable", 7, 9, "range")
-    ended = group_page(facts(None), course_of(entries), LIMITS_MS, END_MS)
+    ended = group_page(facts(None), analyze(entries), LIMITS_MS, END_MS)
     last = entries[-1]
     assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
 
 
 def test_page_of_another_time_range_omits_what_does_not_depend_on_it() -> None:
-    course, has = course_of(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
+    analysis, has = analyze(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
     whole, part = (
-        group_page(has, course, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
+        group_page(has, analysis, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
     )
     assert (len(whole.members), len(whole.partitions), whole.member_count) == (1, 1, 1)
     assert part == replace(whole, members=[], partitions=[])

@@ -8,7 +8,7 @@ from kafka_why.page.findings import FindingKind
 from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.members import view_members
 from kafka_why.page.overview import Overview
-from kafka_why.why.report import course_of
+from kafka_why.why.report import analyze
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
@@ -30,8 +30,8 @@ def world(*commands: str) -> tuple[Recorder, GroupSnapshot]:
 
 def page(now_ms: int, *commands: str, with_history: bool = True) -> GroupPage:
     recorder, view = world(*commands)
-    course = course_of(recorder.history) if with_history else None
-    return group_page(facts(view), course, (0, now_ms), now_ms)
+    analysis = analyze(recorder.history) if with_history else None
+    return group_page(facts(view), analysis, (0, now_ms), now_ms)
 
 
 REAL = real_records(REAL_OF_OTHERS)
@@ -102,7 +102,7 @@ def test_share_page_lists_members_and_rebalances() -> None:
     ]
     assert it.picture.lanes
     recorder, _ = world(*JOINED)
-    of_second = rebalance_page("g", course_of(recorder.history), 12_000, now_ms)
+    of_second = rebalance_page("g", analyze(recorder.history), 12_000, now_ms)
     assert of_second is not None
     assert ("why", "1 partition ready 1.0 s after the request: orders 0") in of_second.lines
     assert [(move.name, move.gained) for move in of_second.moves] == [("A", "orders 0")]
@@ -118,8 +118,8 @@ def test_share_page_lists_members_and_rebalances() -> None:
 def test_observed_share_group_has_members_rebalances_and_a_picture(
     group_id: str, records: int, protocol: str, holds: list[str]
 ) -> None:
-    course = course_of(watched(records).of(group_id))
-    page = group_page(facts(observed_view(group_id, records)), course, (BEGIN_MS - 1, END_MS), END_MS)
+    analysis = analyze(watched(records).of(group_id))
+    page = group_page(facts(observed_view(group_id, records)), analysis, (BEGIN_MS - 1, END_MS), END_MS)
     assert (page.protocol, page.state, page.generation) == (protocol, "Stable", 4)
     assert sorted(member.holds for member in page.members) == holds
     assert page.rebalances[0].sentence.startswith("member joined: ")

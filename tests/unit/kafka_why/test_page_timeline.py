@@ -18,7 +18,7 @@ from kafka_why.page.timeline import (
     TimelinePicture,
     timeline,
 )
-from kafka_why.why.report import course_of, report
+from kafka_why.why.report import analyze, report
 from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
 from kafka_why.why.wording import Names
 from state.config import CoordinatorConfig
@@ -34,10 +34,17 @@ UUIDS = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
 def drawn(
     entries: list[HistoryEntry], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
 ) -> TimelinePicture:
-    course = course_of(entries)
-    found, removals = course.rebalances, course.removals
+    analysis = analyze(entries)
+    found, removals = analysis.rebalances, analysis.removals
     return timeline(
-        course.lanes, found, removals, course.names, course.clients, limits_ms, now_ms, unfolded=unfolded
+        analysis.lanes,
+        found,
+        removals,
+        analysis.names,
+        analysis.clients,
+        limits_ms,
+        now_ms,
+        unfolded=unfolded,
     )
 
 

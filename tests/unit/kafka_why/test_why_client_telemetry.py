@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
 from kafka_why.why.client_telemetry import Push, Telemetry
 from kafka_why.why.model import About
-from kafka_why.why.report import Report, course_of, report_of
+from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.text import report_text
 from kafka_why.why.wording import Clock
 from tests.harness.histories import Recorder, of_scenario
@@ -39,7 +39,7 @@ def told(name: str, *pushes: Push, interval_ms: int | None = None) -> Report:
     member_id = member(history, name)
     intervals = {} if interval_ms is None else {member_id: interval_ms}
     telemetry = Telemetry({member_id: sorted(pushes)}, intervals)
-    return report_of("g", course_of(history, telemetry=telemetry), END_MS)
+    return report_of("g", analyze(history, telemetry=telemetry), END_MS)
 
 
 def lines(report: Report) -> list[str]:
@@ -123,7 +123,7 @@ def test_pushes_of_a_member_removed_in_a_rebalance_are_reported() -> None:
     follower = member(history, "follower")
     removed = next(e for e in history if e.type is EntryType.MEMBER_REMOVED and e.member_id == follower)
     telemetry = Telemetry({follower: [push(removed.at_ms + 1_000, poll=31)]})
-    report = report_of("g", course_of(history, telemetry=telemetry), 60_000)
+    report = report_of("g", analyze(history, telemetry=telemetry), 60_000)
     assert lines(report) == ["follower: its last poll was 30 s before it was removed"]
 
 
@@ -141,7 +141,7 @@ def test_late_poll_of_a_member_that_leaves_is_reported(poll_s: int, is_told: boo
     telemetry = Telemetry(
         {left.member_id: [push(left.at_ms, poll=poll_s)]}, {left.member_id: POLL_INTERVAL_MS}
     )
-    report = report_of("g", course_of(history, telemetry=telemetry), left.at_ms)
+    report = report_of("g", analyze(history, telemetry=telemetry), left.at_ms)
     assert len(lines(report)) == is_told
 
 

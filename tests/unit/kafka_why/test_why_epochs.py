@@ -8,7 +8,7 @@ import pytest
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
-from kafka_why.why.report import Report, course_of, report
+from kafka_why.why.report import Report, analyze, report
 from kafka_why.why.text import report_text
 from kafka_why.why.wording import Clock
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
@@ -235,4 +235,4 @@ def test_every_epoch_has_its_cause_and_damaged_history_is_reported(name: str) ->
     for damaged in (history[rng.randrange(len(history)) :], [e for e in history if rng.random() > 0.1]):
         if damaged:
             assert report_text(reported(damaged), Clock(UTC))
-            course_of(damaged)
+            analyze(damaged)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.model import CauseKind, RebalanceOutcome
 from kafka_why.why.rebalances import rebalances
-from kafka_why.why.report import course_of, report
+from kafka_why.why.report import analyze, report
 from kafka_why.why.text import report_text
 from kafka_why.why.wording import Clock
 from state.config import CoordinatorConfig
@@ -83,8 +83,8 @@ def test_reported_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
 @given(logs)
 def test_spans_of_a_lane_do_not_overlap(log: tuple[int, int, int]) -> None:
     for history in histories(log):
-        course = course_of(history)
-        states, members = course.states, course.lanes
+        analysis = analyze(history)
+        states, members = analysis.states, analysis.lanes
         for spans in (states, *(lane.spans for lane in members)):
             assert all(span.to_ms is None or span.from_ms < span.to_ms for span in spans)
             assert all(a.to_ms is not None and a.to_ms <= b.from_ms for a, b in pairwise(spans))
@@ -101,7 +101,7 @@ def test_damaged_history_is_reported_without_an_error(log: tuple[int, int, int],
         damaged += random.choices(damaged, k=3)
         found = report("g", damaged, damaged[-1].at_ms + 1_000, random.choice((None, known[0].at_ms)))
         assert report_text(found, Clock(UTC)).startswith("Group g ")
-        course_of(damaged)
+        analyze(damaged)
         first_of = {event.seq: event for event in reversed(damaged)}
         openings = begin(list(first_of.values())) if len({e.incarnation for e in damaged}) == 1 else []
         if openings and found.since_ms is None:
@@ -181,7 +181,7 @@ def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
         "i1": (2, 1),
         "m": (0, 1),
     }
-    members = course_of(history).lanes
+    members = analyze(history).lanes
     assert len(members) == 2
 
 

@@ -35,12 +35,12 @@ def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
         if came:
             yield change("ClientConnected", client_id, f"came on {shortened(came)}")
         if gone:
-            rest = "; it is on no other connection" if _has_left(client_id, before, poll) else ""
+            rest = "; it is on no other connection" if _is_known_absent(client_id, poll, before) else ""
             yield change("ClientGone", client_id, f"is no longer on {shortened(gone)}{rest}")
     held_then, held_now = _held(before), _held(poll)
     for client_id in sorted(held_then.keys() | held_now.keys()):
-        if (client_id not in held_now and not _has_left(client_id, before, poll)) or (
-            client_id not in held_then and not _has_left(client_id, poll, before)
+        if (client_id not in held_now and not _is_known_absent(client_id, poll, before)) or (
+            client_id not in held_then and not _is_known_absent(client_id, before, poll)
         ):
             continue  # it did not answer one of the polls
         old, new = held_then.get(client_id, Counter()), held_now.get(client_id, Counter())
@@ -65,12 +65,12 @@ def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
     }
 
 
-def _has_left(client_id: str, there: GroupPoll, poll: GroupPoll) -> bool:
-    """Return True if a client of the poll `there` is on no connection in `poll`, by all its brokers."""
+def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
+    """Return True if `poll` lacks a client of `other`, and all brokers that it was connected to answered."""
     answered = {view.broker for view in poll.answered}
     return client_id not in poll.client_ids and all(
         view.broker in answered
-        for view in there.views
+        for view in other.views
         if any(connection.client_id == client_id for connection in view.connections)
     )
 

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class ClusterUnavailable(ClientError):
-    """No name server, or no broker, answers. The message has the reason of each."""
+    """Polling failed, for example because no name server or no broker answers. The message says why."""
 
 
 class ClusterPoller:

@@ -155,7 +155,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return dict(sorted(found.items()))
 
     def connections(self, client_id: str) -> tuple[str, list[str]]:
-        """Return the addresses of a client at the broker that has most of them, and that broker."""
+        """Return the broker with most connections of a client, and the addresses of these connections."""
         at = {
             view.broker: [c.address for c in view.connections if c.client_id == client_id]
             for view in self.views
@@ -164,7 +164,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return broker, sorted(at.get(broker, []))
 
     def duplicates(self) -> dict[str, tuple[str, list[str]]]:
-        """Return the client ids that are on several connections to one broker, with these."""
+        """Return each client id with several connections to one broker, the broker, and the addresses."""
         shared = {
             client_id
             for view in self.views

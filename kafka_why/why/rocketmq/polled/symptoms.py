@@ -259,8 +259,8 @@ def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
                 kind=SymptomKind.VIEWS,
                 reason=f"missing at {shortened(without)}: {named}. A client asks any one broker for the list "
                 "of clients, so clients divide the queues differently",
-                to_do="clients register within 30 s of a broker's start; if it lasts, look at their way to "
-                f"{shortened(without)}, and whether it has all topics",
+                to_do="clients register within 30 s of a broker's start; if it lasts, check the network "
+                f"between the clients and {shortened(without)}, and that no topic is missing there",
                 client_ids=list(client_ids),
             )
 

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.page import fleet as fleet_module
-from kafka_why.page import histories as courses_module
+from kafka_why.page import histories as analyses_module
 from kafka_why.page import histories as histories_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.page.histories import CachedCourse, Courses, Histories
+from kafka_why.page.histories import Analyses, CachedAnalysis, Histories
 from kafka_why.page.live import HeldVersion
 from kafka_why.why.client_telemetry import Telemetry
 from kafka_why.why.history import History, HistoryUnavailable
-from kafka_why.why.report import Course, course_of
+from kafka_why.why.report import HistoryAnalysis, analyze
 from tests.e2e.harness import wait_until
 from tests.unit.kafka_why.page_facts import LAYOUT, played, take_entries
 from tests.unit.kafka_why.why_story import END_MS, STORY
@@ -47,19 +47,19 @@ class Topic:
 
 
 class Room:
-    """Courses over a topic and a fleet that has read it."""
+    """Analyses over a topic and a fleet that has read it."""
 
     def __init__(self) -> None:
         self.entries = played(*STORY)
         self.topic = Topic(self.entries)
         self.topic.is_there.set()
         self.fleet = Fleet(LAYOUT)
-        self.courses = Courses(Histories(self.topic.read, self.fleet), self.fleet)
+        self.analyses = Analyses(Histories(self.topic.read, self.fleet), self.fleet)
 
-    def course(
+    def analysis(
         self, limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS, *, is_patient: bool = True
-    ) -> CachedCourse:
-        return self.courses.course("g", limits_ms, now_ms, is_patient=is_patient)
+    ) -> CachedAnalysis:
+        return self.analyses.analysis("g", limits_ms, now_ms, is_patient=is_patient)
 
     def version(self) -> int:
         return self.fleet.group_version("g") or 0
@@ -73,12 +73,12 @@ def room() -> Iterator[Room]:
     it = Room()
     yield it
     it.topic.is_there.set()
-    it.courses.close()
+    it.analyses.close()
 
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the number of entries of each course that was built."""
+    """Return the number of entries of each analysis that was built."""
     seen: list[int] = []
 
     def counted(
@@ -87,48 +87,48 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         from_start: bool,
         unread: frozenset[tuple[str, int]],
         telemetry: Telemetry,
-    ) -> Course:
+    ) -> HistoryAnalysis:
         seen.append(len(history))
-        return course_of(history, unread=unread, from_start=from_start, telemetry=telemetry)
+        return analyze(history, unread=unread, from_start=from_start, telemetry=telemetry)
 
-    monkeypatch.setattr(courses_module, "course_of", counted)
+    monkeypatch.setattr(analyses_module, "analyze", counted)
     return seen
 
 
-def numbers(made: CachedCourse) -> int:
-    assert made.course is not None
-    return len(made.course.rebalances)
+def numbers(made: CachedAnalysis) -> int:
+    assert made.analysis is not None
+    return len(made.analysis.rebalances)
 
 
 def test_drag_reads_nothing_and_rebuilds_no_report(room: Room, followed: list[int]) -> None:
-    first = room.course()
+    first = room.analysis()
     for from_ms in range(SINCE_MS, END_MS, WINDOW_MS // 5):
-        assert room.course((from_ms, END_MS - 1)) is first
+        assert room.analysis((from_ms, END_MS - 1)) is first
     assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
 
 
 def test_live_page_has_the_newest_entry_and_reads_the_topic_once(room: Room) -> None:
     room.topic.entries = room.entries[:-1]
     take_entries(room.fleet, room.entries[:-1], END_MS)
-    before = room.course()
+    before = room.analysis()
     take_entries(room.fleet, room.entries[-1:], END_MS)
     version = room.version()
-    after = room.course((SINCE_MS, END_MS + 5), END_MS + 5)
+    after = room.analysis((SINCE_MS, END_MS + 5), END_MS + 5)
     if after is before:  # it came too soon after the one before
         room.wait_for_more(version)
-        after = room.course((SINCE_MS, END_MS + 5), END_MS + 5)
-    assert after.course is not None and after.course.last == room.entries[-1]
+        after = room.analysis((SINCE_MS, END_MS + 5), END_MS + 5)
+    assert after.analysis is not None and after.analysis.last == room.entries[-1]
     assert room.topic.reads == [SINCE_MS]
 
 
 def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) -> None:
     """Nobody has to ask for a page before the entry is followed."""
     take_entries(room.fleet, room.entries, END_MS)
-    first = room.course()
+    first = room.analysis()
     held = HeldVersion()
 
     def told(now_s: float) -> int | None:
-        return held.version(room.version(), lambda: room.courses.has_newest("g", END_MS), now_s)
+        return held.version(room.version(), lambda: room.analyses.has_newest("g", END_MS), now_s)
 
     before = told(0.0)
     assert before == room.version()
@@ -136,20 +136,20 @@ def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) ->
     take_entries(room.fleet, [newer], END_MS)
     assert told(1.0) == before, "it is being followed"
     wait_until(lambda: told(2.0) != before, "the version with the entry")
-    with_entry = room.course(is_patient=False)
+    with_entry = room.analysis(is_patient=False)
     assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
 
 
 def test_large_group_opens_with_recent_entries_first(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)
+    monkeypatch.setattr(analyses_module, "MANY_ENTRIES", 5)
     room.topic.is_there.clear()
     take_entries(room.fleet, room.entries[-12:], END_MS)
-    part = room.course(is_patient=False)
+    part = room.analysis(is_patient=False)
     assert not part.is_whole and part.since_ms == room.entries[-12].at_ms > SINCE_MS
     version = room.version()
     room.topic.is_there.set()
     room.wait_for_more(version)
-    whole = room.course(is_patient=False)
+    whole = room.analysis(is_patient=False)
     assert whole.is_whole and numbers(whole) == 4 > numbers(part)
     assert room.topic.reads == [SINCE_MS]
 
@@ -158,7 +158,7 @@ def test_unknown_group_is_refused_to_every_reader(room: Room) -> None:
     room.topic.error = HistoryUnavailable("no such group")
     for is_patient in (True, False):
         with pytest.raises(HistoryUnavailable):
-            room.course(is_patient=is_patient)
+            room.analysis(is_patient=is_patient)
 
 
 def test_history_with_evicted_entries_is_read_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
