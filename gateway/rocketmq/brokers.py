@@ -60,7 +60,7 @@ class BrokerTable:
 
     @property
     def is_listening(self) -> bool:
-        """True if clients can connect to all ports."""
+        """True if clients can connect to all ports, except those of brokers that refuse connections."""
         return all(server.is_serving() for entry in self._entries.values() for server in entry.servers)
 
     async def ports_of(self, brokers: Iterable[BrokerAddress]) -> Mapping[BrokerAddress, int]:
@@ -113,6 +113,21 @@ class BrokerTable:
                 del self._entries[name]
                 _close(entry)
                 self._ports.forget(name)
+
+    def stop_listening(self, name: str) -> bool:
+        """Refuse connections to a broker, until `listen_again`. Return False if they are refused already."""
+        entry = self._entries.get(name)
+        if entry is None or not entry.servers:
+            return False
+        _close(entry)
+        entry.servers = []
+        return True
+
+    async def listen_again(self, name: str) -> None:
+        """Accept connections to a broker at the same port, unless it is gone. Raises CannotListen."""
+        entry = self._entries.get(name)
+        if entry is not None and not entry.servers:
+            entry.servers = await self._listen(name, entry.port)
 
     def close(self) -> None:
         """Close all listeners."""

@@ -1,10 +1,11 @@
 """The gateway for RocketMQ's clients: a name server, and a port for each broker address."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -24,7 +25,7 @@ from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream,
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from gateway.rocketmq.name_server import REFUSED_CODES, NameServerConnection, found_brokers
 from gateway.rocketmq.options import RocketmqOptions
-from gateway.rocketmq.upstream import open_upstream, proxy_line
+from gateway.rocketmq.upstream import accepts_connections, open_upstream, proxy_line
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.remoting.client import RemotingClient
@@ -36,6 +37,7 @@ _FIRST_BROKER_PORT = 3
 """The first broker's port is so far above that of the name server."""
 _BEHIND_VIP = 2
 _LAST_RECORDS_S = 5.0
+_PROBE_INTERVAL_S = 0.25
 
 log = structlog.get_logger()
 
@@ -79,7 +81,7 @@ class RocketmqGateway:
         )
         self.unreachable: str | None = None
         """The reason why no name server answered the last time, or None."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> Address:
@@ -106,7 +108,14 @@ class RocketmqGateway:
         self._server = await open_listener(self._options.listen, self._protocol(self._name_server))
         self._port = port_of(self._server)
         log.info("listening", name_server=str(self.address))
-        self._tasks = [asyncio.create_task(one) for one in (self._options.security.follow(), self._follow())]
+        self._run(self._options.security.follow())
+        self._run(self._follow())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this until the gateway is closed."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no more connections, let clients go to another gateway, and end those that are left after
@@ -219,7 +228,12 @@ class RocketmqGateway:
     async def _connect(self, connection: JoinedConnection, stream: JoinedStream) -> None:
         if isinstance(connection, BrokerConnection):
             first = proxy_line(connection.client.endpoints) if self._options.proxy_line else b""
-            await self._open(connection.broker.address, stream, first)
+            try:
+                await self._open(connection.broker.address, stream, first)
+            except UpstreamLost as lost:
+                if isinstance(lost.__cause__, ConnectionRefusedError):
+                    self._run(self._refuse_clients(str(connection.broker)))
+                raise
             return
         error = UpstreamLost("no name server is known")
         for address in self._options.namesrv:
@@ -306,6 +320,24 @@ class RocketmqGateway:
                 await self.table.refresh(await self._cluster())
             except OSError as error:
                 log.warning("the cluster's brokers are not known", error=str(error))
+
+    async def _refuse_clients(self, name: str) -> None:
+        """Refuse connections to a broker while it refuses the gateway's.
+
+        As soon as a client is connected it sends a heartbeat, and if that fails it connects again: hundreds
+        of times in a second if the gateway accepted it. Source: MQClientInstance, onChannelActive.
+        """
+        if not self.table.stop_listening(name):
+            return
+        log.warning("a broker refuses connections", broker=name)
+        timeout_s = self._options.limits.connect_timeout_s
+        while (broker := self.table.broker(name)) is not None:
+            await asyncio.sleep(_PROBE_INTERVAL_S)
+            if await accepts_connections(broker.address, timeout_s):
+                with suppress(CannotListen):
+                    await self.table.listen_again(name)
+                    log.info("listening", broker=name, address=broker.address)
+                    return
 
     def _end_moved(self, broker: BrokerAddress) -> None:
         """End the connections to a broker that is no longer at this address."""

@@ -40,6 +40,20 @@ async def open_upstream(
         raise UpstreamLost(f"no connection to {address}: {error!r}") from error
 
 
+async def accepts_connections(address: str, timeout_s: float) -> bool:
+    """Return True if this server, HOST:PORT, can be connected to."""
+    try:
+        where = Address.parse(address)
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, where.host, where.port
+            )
+    except (OSError, ValueError):
+        return False
+    transport.abort()
+    return True
+
+
 async def _open(address: Address, stream: SecuredStream, tls: ssl.SSLContext | None, first: bytes) -> None:
     loop = asyncio.get_running_loop()
     socket, opening = await loop.create_connection(_Opening, address.host, address.port)

@@ -274,11 +274,16 @@ async def test_end_of_either_side_ends_the_other_after_what_it_sent(world: Front
 
 
 @fronted
-async def test_client_is_closed_at_once_while_the_broker_is_down(world: FrontFixture) -> None:
+async def test_connections_are_refused_while_the_broker_is_down(world: FrontFixture) -> None:
     world.server.stop()
     assert await (await world.at_broker()).is_closed()
     assert world.sessions.made == []
+    with pytest.raises(ConnectionRefusedError):
+        await world.at_broker()
     assert world.counts.upstream_connects["failed"] == 1
+    await world.server.start()
+    await until(lambda: world.gateway.table._entries["broker-a/0"].servers)
+    assert (await (await world.at_broker()).ask(SEND))[0].code == SEND
 
 
 @fronted
