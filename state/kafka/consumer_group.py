@@ -111,13 +111,13 @@ class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A pattern whose topics are filtered by what the group's members may DESCRIBE. Times are the group's, in
     ms, or None. `seen` is the digest of the topics that the last check found before filtering, "" if unknown.
-    `checked_at_ms` is the time of the last check, and `requested_at_ms` that of the last answer that
+    `looked_at_ms` is the time of the last check, and `asked_at_ms` that of the last answer that
     requested one. `is_wanted` is True if the group needs another check.
     """
 
     seen: str = ""
-    checked_at_ms: int | None = None
-    requested_at_ms: int | None = None
+    looked_at_ms: int | None = None
+    asked_at_ms: int | None = None
     is_wanted: bool = True
 
 

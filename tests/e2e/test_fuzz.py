@@ -127,19 +127,19 @@ def test_fuzz_campaign_finds_the_planted_bug(
 
 
 @pytest.fixture(scope="module")
-def rocketmq() -> Iterator[RocketmqsReader]:
+def rocketmqs() -> Iterator[RocketmqsReader]:
     with rocketmqs_reader() as reader:
         yield reader
 
 
 @pytest.mark.examples
-def test_gateway_and_rocketmq_read_frames_alike(rocketmq: RocketmqsReader) -> None:
-    judge = RemotingJudge(rocketmq)
+def test_gateway_and_rocketmq_read_frames_alike(rocketmqs: RocketmqsReader) -> None:
+    judge = RemotingJudge(rocketmqs)
     assert campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES)) == []
 
 
-def test_intact_frame_is_read_by_gateway_and_rocketmq(rocketmq: RocketmqsReader) -> None:
-    judge = RemotingJudge(rocketmq)
+def test_intact_frame_is_read_by_gateway_and_rocketmq(rocketmqs: RocketmqsReader) -> None:
+    judge = RemotingJudge(rocketmqs)
     assert campaign(judge, RemotingFrames(Random(SEED), INTACT), INTACT_FRAMES) == []
     assert judge.counts[ALIKE] == INTACT_FRAMES, judge.counts
 
@@ -175,7 +175,7 @@ def plant_defaults(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("plant", [plant_references, plant_lost_bytes, plant_defaults])
 def test_remoting_fuzz_campaign_finds_the_planted_bug(
-    rocketmq: RocketmqsReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
+    rocketmqs: RocketmqsReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    assert campaign(RemotingJudge(rocketmq), RemotingFrames(Random(SEED)), FRAMES_FOR_A_BUG)
+    assert campaign(RemotingJudge(rocketmqs), RemotingFrames(Random(SEED)), FRAMES_FOR_A_BUG)

@@ -137,7 +137,7 @@ def describe(group: ConsumerGroup, labels: Labels) -> list[str]:
 
 
 def _checked(checked: CheckedRegex) -> str:
-    times = {"looked at": checked.checked_at_ms, "asked for": checked.requested_at_ms}
+    times = {"looked at": checked.looked_at_ms, "asked for": checked.asked_at_ms}
     parts = [f"{what} {time_text(at_ms)}" for what, at_ms in times.items() if at_ms is not None]
     return ", ".join(["checked", *parts, *(["wanted"] if checked.is_wanted else [])])
 

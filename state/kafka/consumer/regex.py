@@ -56,14 +56,14 @@ def is_check_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bo
     if checked is None:
         return False
     interval_ms = context.config.group_consumer_regex_refresh_interval_ms
-    checked_at_ms = checked.checked_at_ms
+    checked_at_ms = checked.looked_at_ms
     return checked.is_wanted or checked_at_ms is None or context.now_ms - checked_at_ms > interval_ms
 
 
 def is_check_requested(group: ConsumerGroup, pattern: str) -> bool:
     """Return True if a check of this pattern was requested."""
     checked = group.checked_regexes.get(pattern)
-    return checked is not None and checked.requested_at_ms is not None
+    return checked is not None and checked.asked_at_ms is not None
 
 
 def pattern_to_check(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
@@ -74,11 +74,11 @@ def pattern_to_check(context: StepContext, group: ConsumerGroup, member: Consume
     checked = group.checked_regexes.get(pattern)
     if checked is None or not is_check_due(context, group, pattern):
         return None
-    last = [at_ms for at_ms in (checked.requested_at_ms, checked.checked_at_ms) if at_ms is not None]
+    last = [at_ms for at_ms in (checked.asked_at_ms, checked.looked_at_ms) if at_ms is not None]
     if last and context.now_ms - max(last) < CHECK_MIN_INTERVAL_MS:
         return None
     context.rule("RA4")
-    _keep_checked(group, pattern, replace(checked, requested_at_ms=context.now_ms))
+    _keep_checked(group, pattern, replace(checked, asked_at_ms=context.now_ms))
     return pattern
 
 
@@ -101,7 +101,7 @@ def record_check(
         return
     # A gateway without ACLs filters nothing and sends no digest, so another check is needed.
     seen = "" if resolution.seen is UNSET else resolution.seen
-    requested_at_ms = None if before is None else before.requested_at_ms
+    requested_at_ms = None if before is None else before.asked_at_ms
     _keep_checked(group, pattern, CheckedRegex(seen, context.now_ms, requested_at_ms, is_wanted=not seen))
     if not has_entry and (before is None or before.seen != seen):
         reason = f"the pattern {pattern!r} was checked again and matches the same topics"
@@ -112,7 +112,7 @@ def record_failed_check(context: StepContext, group: ConsumerGroup, pattern: str
     """Record that the pattern could not be matched: the group keeps its topics until the next result."""
     checked = group.checked_regexes.get(pattern)
     if checked is not None:
-        failed = replace(checked, checked_at_ms=context.now_ms, is_wanted=not checked.seen)
+        failed = replace(checked, looked_at_ms=context.now_ms, is_wanted=not checked.seen)
         _keep_checked(group, pattern, failed)
 
 
