@@ -150,6 +150,8 @@ def test_rebalance_is_shown_while_running_and_reported_when_it_ends(
     waiting, exact = f"waiting-{uuid.uuid4()}", f"exact-{uuid.uuid4()}"
     commit_in_transactions(servers, exact, topic)  # the observer reads its topic from the beginning
     observing.start()
+    # Other tests have written to the brokers' topic, too.
+    wait_until(lambda: observing.offsets(exact)[-1:] == [COMMITTED], "the end of the log", START_TIMEOUT_S)
     notify = observing.notify(webhook)
     one_is_waited_for(observing, topic, waiting)
     observing.await_holdings(waiting, {})
