@@ -175,7 +175,7 @@ wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
 # Those of the explainer's tests that need nothing which only the coordinator's distribution requires. No random
 # cases: they try rules, which `make test` does, not a version of Python.
 PYTHONS ?= 3.12 3.13
-NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_courses page_escapes \
+NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_analyses page_escapes \
 	page_members page_overview why_folder why_share
 test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
 	export PATH="$$(printf '%s:' $(HOME)/.pyenv/versions/*/bin)$$PATH"; for version in $(PYTHONS); do \

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.page import fleet as fleet_module
-from kafka_why.page import histories as analyses_module
 from kafka_why.page import histories as histories_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.histories import Analyses, CachedAnalysis, Histories
@@ -91,7 +90,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(history))
         return analyze(history, unread=unread, from_start=from_start, telemetry=telemetry)
 
-    monkeypatch.setattr(analyses_module, "analyze", counted)
+    monkeypatch.setattr(histories_module, "analyze", counted)
     return seen
 
 
@@ -141,7 +140,7 @@ def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) ->
 
 
 def test_large_group_opens_with_recent_entries_first(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyses_module, "MANY_ENTRIES", 5)
+    monkeypatch.setattr(histories_module, "MANY_ENTRIES", 5)
     room.topic.is_there.clear()
     take_entries(room.fleet, room.entries[-12:], END_MS)
     part = room.analysis(is_patient=False)
