@@ -25,7 +25,7 @@ from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
-"""How long after a start this process may not yet detect a trouble that the previous one detected: see
+"""The time after a start in which this process may not yet detect what the previous one detected: see
 `Episodes`.
 """
 _READER = "notify"

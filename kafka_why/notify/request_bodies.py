@@ -23,7 +23,7 @@ from kafka_why.page.words import iso
 
 VERSION = 1
 FIRES_MS = 300_000
-"""How long an alert fires if it reports a rebalance or is not refreshed."""
+"""The time for which an alert fires if it reports a rebalance or is not refreshed."""
 REFRESH_MS = 60_000
 """The interval at which a lasting alert is sent again, as Prometheus does, because otherwise
 Alertmanager ends it.

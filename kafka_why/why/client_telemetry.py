@@ -17,7 +17,7 @@ from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
 from kafka_why.why.wording import Lines, Names, duration_text
 
 SLOWEST = 3
-"""How many awaited members a report explains: the slowest ones."""
+"""The maximum number of awaited members that a report explains: the slowest ones."""
 LEAST_WAIT_MS = 1_000
 """A member that joined within this time does not count as awaited."""
 

@@ -188,7 +188,7 @@ class Polling:
 
 
 WATCH_S = 10
-"""How long a group is polled if it is not followed, in seconds."""
+"""The time for which a group is polled if it is not followed, in seconds."""
 
 
 def read_at_once(

@@ -30,7 +30,7 @@ from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.why.wording import Clock
 
 SLICE_RECORDS = 200_000
-"""How many of the newest records are read first. If these do not suffice, four times as many are read."""
+"""The number of newest records that are read first. If these do not suffice, four times as many are read."""
 GENERATIONS = 11
 """The number of generations that show the last ten rebalances of a classic group."""
 _GROWTH = 4

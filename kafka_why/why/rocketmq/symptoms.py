@@ -14,11 +14,11 @@ from kafka_why.why.rocketmq.polled.model import Symptom, SymptomKind
 from kafka_why.why.wording import count, duration_text, shortened
 
 RECENT_MS = 3_600_000
-"""How long clients that came and went, and connections that expired, are reported."""
+"""The time for which clients that came and went, and connections that expired, are reported."""
 FLAPS, FLAPS_WITHIN_MS = 3, 600_000
 """A client that leaves FLAPS times within FLAPS_WITHIN_MS is reported."""
 VIEWS_DIFFER_MS = 30_000
-"""How long brokers may see different clients without a fault: the interval of heartbeats."""
+"""The time for which brokers may see different clients without a fault: the interval of heartbeats."""
 
 
 def symptoms(
