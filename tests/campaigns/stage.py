@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -164,15 +164,29 @@ class Stage(ABC):
         """Return an address for a gateway. Its port and those of its listeners for all brokers are free."""
         return Address("127.0.0.1", gateway_port(above=1 + max(self.brokers.nodes)))
 
-    def start_gateway(self, stack: ExitStack, name: str, address: Address, *more: str) -> Keeper:
+    def start_gateway(
+        self,
+        stack: ExitStack,
+        name: str,
+        address: Address,
+        *more: str,
+        command: str = "gateway",
+        final_codes: Container[int] = FINAL_CODES,
+    ) -> Keeper:
         """Start a gateway, which `stack` stops, and wait until it is ready."""
-        arguments = ["gateway", "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
-        gateway = Keeper(name, self.folder, command_line(arguments), environment=environment())
+        arguments = [command, "--json", *self._reach(GATEWAY), "--listen", str(address), *more]
+        gateway = Keeper(
+            name, self.folder, command_line(arguments), environment=environment(), final_codes=final_codes
+        )
         self.keepers.append(gateway)
         stack.callback(gateway.stop)
         gateway.start()
-        wait_until(lambda: self.has_said_ready(gateway), f"the {name}", START_TIMEOUT_S)
+        self.wait_until_ready(gateway)
         return gateway
+
+    def wait_until_ready(self, gateway: Keeper) -> None:
+        """Wait until a gateway that was started listens."""
+        wait_until(lambda: self.has_said_ready(gateway), f"the {gateway.name}", START_TIMEOUT_S)
 
     @property
     def servers(self) -> str:

@@ -72,7 +72,7 @@ PLAIN = by_name(
     Fault("name server killed", 1.0, kill_name_server),
     Fault("name server held still", 1.0, partial(hold, pid=lambda it, _: it.cluster.name_server.pid)),
 )
-"""What RocketMQ knows without gateways, too."""
+"""The faults that clients without gateways have, too."""
 KINDS = (
     PLAIN
     | by_name(

@@ -13,7 +13,7 @@ from kafka_why.connections.address import Address
 from kafka_why.contract.service import ServicePhase
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import PREFIX, START_TIMEOUT_S, Stage, command_line, environment, one_broker
+from tests.campaigns.stage import PREFIX, START_TIMEOUT_S, Stage, one_broker
 from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.judge.answers import judge_answers
@@ -28,7 +28,7 @@ BROKER = "broker-a/0"
 
 
 class Wrong(StrEnum):
-    """What may be wrong of messages. Beside it there is what the judge of the log finds."""
+    """The kinds of wrongs about messages. The judge of the log has kinds of its own."""
 
     MISSING = "not received"
     """A message was acknowledged, and a group has not received it."""
@@ -62,36 +62,20 @@ class RocketMqStage(Stage):
         name_server = self.cluster.name_server.address
         if self.side == GATEWAYS:
             self.start_coordinators(stack)
-            name_server = ";".join(self._start_gateway(stack, f"gateway-{number}") for number in (1, 2))
+            addresses = [Address("127.0.0.1", gateway_port(9)) for _ in range(2)]
+            for number, address in enumerate(addresses, 1):
+                self.gateways.append(self._start_gateway(stack, f"gateway-{number}", address))
+            name_server = ";".join(map(str, addresses))
         self.load = stack.enter_context(Load(self.cluster, name_server, self.folder))
         self.wait_for_progress()
 
-    def _start_gateway(self, stack: ExitStack, name: str) -> str:
-        """Start a gateway, which has the same ports in each start, and return its address."""
-        address = str(Address("127.0.0.1", gateway_port(9)))
-        options = {
-            "--bootstrap-servers": self.servers,
-            "--prefix": PREFIX,
-            "--namesrv": self.cluster.name_server.address,
-            "--listen": address,
-            "--gateway-name": name,
-            "--ports": str(self.folder / f"{name}.json"),
-        }
-        arguments = ["rocketmq-gateway", "--json", *(part for option in options.items() for part in option)]
-        # One that is stopped is started again, too.
-        gateway = Keeper(
-            name, self.folder, command_line(arguments), environment=environment(), final_codes=()
+    def _start_gateway(self, stack: ExitStack, name: str, address: Address) -> Keeper:
+        """Start a gateway, which has the same ports in each start. If it is stopped, it starts again, too."""
+        options = ("--namesrv", self.cluster.name_server.address, "--gateway-name", name)
+        ports = ("--ports", str(self.folder / f"{name}.json"))
+        return self.start_gateway(
+            stack, name, address, *options, *ports, command="rocketmq-gateway", final_codes=()
         )
-        self.gateways.append(gateway)
-        self.keepers.append(gateway)
-        stack.callback(gateway.stop)
-        gateway.start()
-        self.wait_until_ready(gateway)
-        return address
-
-    def wait_until_ready(self, gateway: Keeper) -> None:
-        """Wait until a gateway that was started listens."""
-        wait_until(lambda: self.has_said_ready(gateway), f"the {gateway.name}", START_TIMEOUT_S)
 
     @property
     def load_so_far(self) -> str:
