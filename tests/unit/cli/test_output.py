@@ -13,12 +13,10 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli import main
 from cli.console import EscapingConsole
 from kafka_why.cli.output import show, show_data, show_encoded, show_json, show_stderr
 from kafka_why.cli.terminal import GuardedTerminal, guard_terminals, unguarded
@@ -38,13 +36,6 @@ def folder(tmp_path: Path) -> Path:
     rows = {"group_id": [HOSTILE], "batch": [0], "value": ["{}"]}
     pq.write_table(pa.table(rows), tmp_path / "events" / "0.parquet")
     return tmp_path
-
-
-def test_did_you_mean_escapes_the_group_id_on_one_line(folder: Path) -> None:
-    ended = CliRunner().invoke(main, ["why", "orders", "--from-dir", str(folder)])
-    assert ended.exit_code == 1
-    assert f"did you mean {SHOWN}?\n" in ended.stderr
-    assert ended.stderr.count("\n") == 1
 
 
 def test_command_on_a_terminal_writes_no_control_characters(folder: Path) -> None:

@@ -76,6 +76,22 @@ ACCEPTED = {
         "PLAINTEXT",
         unused=("sasl.mechanism", "ssl.endpoint.identification.algorithm"),
     ),
+    "settings of another protocol and another mechanism": Accepted(
+        "bootstrap.servers=kafka-1.example:9093\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={PLAIN} required username="ann" password="{PASSWORD}";\nssl.key.password={STORE}\n'
+        "sasl.oauthbearer.scope=x\nsasl.oauthbearer.token.endpoint.url=https://id.example/token\n"
+        "sasl.login.callback.handler.class=x\nacks=all\n",
+        "SASL_PLAINTEXT",
+        mechanism="PLAIN",
+        login=("ann", PASSWORD),
+        unused=(
+            "acks",
+            "sasl.login.callback.handler.class",
+            "sasl.oauthbearer.scope",
+            "sasl.oauthbearer.token.endpoint.url",
+            "ssl.key.password",
+        ),
+    ),
     "escaped letters, and an option for Kerberos": Accepted(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
         f'sasl.jaas.config={PLAIN} required username="us\\u00e9r" password="p\\u20ac-geheim" '

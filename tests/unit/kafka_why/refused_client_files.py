@@ -4,6 +4,7 @@ from tests.unit.kafka_why.client_files import CLIENT, KEY, OAUTH, PASSWORD, PLAI
 
 _SASL = "bootstrap.servers=kafka-1.example:9093\nsecurity.protocol=SASL_SSL\n"
 _TLS = "bootstrap.servers=kafka-1.example:9093\nsecurity.protocol=SSL\n"
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----\\nAAAA\\n-----END CERTIFICATE-----"
 REFUSED = {
     "a typo": (
         f'{_SASL}sasl.mechanism=PLAIN\nsasl.jass.config={PLAIN} required username="a" password="{KEY}";\n',
@@ -103,6 +104,95 @@ REFUSED = {
         "sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required "
         'awsRoleArn="arn:aws:iam::1:role/x";\n',
         "sasl.jaas.config: a role (awsRoleArn) is not assumed here",
+    ),
+    "servers without a port": (
+        "bootstrap.servers=kafka\n",
+        "bootstrap.servers in @/client.properties: 'kafka' is not",
+    ),
+    "no servers": ("security.protocol=SSL\n", "has no bootstrap.servers, and no other servers are given"),
+    "a variable that is not set": (
+        f"{_TLS}ssl.keystore.key=${{env:NO_SUCH_NAME}}\n",
+        "ssl.keystore.key in @/client.properties: env:NO_SUCH_NAME cannot be read: it is not set",
+    ),
+    "a reference to a file that is not there": (
+        f"{_TLS}ssl.keystore.key=${{file:/no/such}}\n",
+        "ssl.keystore.key in @/client.properties: file:/no/such cannot be read: No such file",
+    ),
+    "a typo beside a name that no client of Kafka has": (
+        f"{_TLS}ack5=all\nssl.keystore.kye=all\n",
+        "properties: ssl.keystore.kye: no Kafka client has this setting. Did you mean ssl.keystore.key?",
+    ),
+    "half an escape": (f"{_TLS}ssl.key={KEY}\\u12\n", "cannot be read: InvalidUEscapeError"),
+    "a mechanism in small letters": (
+        f"{_SASL}sasl.mechanism=plain\n",
+        "sasl.mechanism: 'plain' is not one of PLAIN, SCRAM-SHA-256, SCRAM",
+    ),
+    "no login": (
+        f"{_SASL}sasl.mechanism=PLAIN\n",
+        "sasl.mechanism=PLAIN needs sasl.jaas.config, or sasl.username and sasl.password",
+    ),
+    "a client's handler": (
+        f'{_SASL}sasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN} required username="a" password="{KEY}";\n'
+        "sasl.client.callback.handler.class=com.example.Handler\n",
+        "sasl.client.callback.handler.class: 'com.example.Handler' is a class of Java",
+    ),
+    "another mechanism's module": (
+        f'{_SASL}sasl.mechanism=PLAIN\nsasl.jaas.config={SCRAM} required username="a";\n',
+        f"module of PLAIN is {PLAIN}",
+    ),
+    "a user without a password": (
+        f'{_SASL}sasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN} required username="a";\n',
+        "its password is missing",
+    ),
+    "a typo in JAAS": (
+        f'{_SASL}sasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN} required username="a" pasword="{KEY}";\n',
+        "sasl.jaas.config: pasword: did you mean password?",
+    ),
+    "no token endpoint": (
+        f"{_SASL}sasl.mechanism=OAUTHBEARER\nsasl.jaas.config={OAUTH} required;\n",
+        "needs sasl.oauthbearer.token.endpoint.url",
+    ),
+    "a client of a token endpoint without a secret": (
+        f"{_SASL}sasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.token.endpoint.url=https://id.example/token\n"
+        f'sasl.jaas.config={OAUTH} required clientId="me";\n',
+        "needs clientId and clientSecret",
+    ),
+    "a store that is not there": (
+        f"{_TLS}ssl.truststore.location=/no/such\n",
+        "ssl.truststore.location: '/no/such' cannot be read: No such",
+    ),
+    "an authority that is no PEM": (
+        f"{_TLS}ssl.truststore.certificates={KEY}\n",
+        "ssl.truststore.certificates: it has no certificate as PEM",
+    ),
+    "an authority that is no certificate": (
+        f"{_TLS}ssl.truststore.certificates={_CERTIFICATE}\n",
+        "ssl.truststore.certificates: the trusted certificates cannot be used",
+    ),
+    "a key without its certificate": (
+        f"{_TLS}ssl.keystore.key={KEY}\n",
+        "ssl.keystore.certificate.chain and ssl.keystore.key belong together",
+    ),
+    "a certificate without its key": (
+        f"{_TLS}ssl.certificate.pem={KEY}\n",
+        "ssl.certificate.pem and ssl.key.pem belong together",
+    ),
+    "a check of host names by LDAP": (
+        f"{_TLS}ssl.endpoint.identification.algorithm=ldap\n",
+        "'ldap' is not supported. Use https or",
+    ),
+    "an encrypted key without its password": (
+        f"{_TLS}ssl.keystore.location=@/carol-both.pem\n",
+        "ssl.keystore.location: the certificate and its key",
+    ),
+    "an encrypted key with another password": (
+        f"{_TLS}ssl.keystore.location=@/carol-both.pem\nssl.key.password={PASSWORD}\n",
+        "ssl.keystore.location: the certificate and its key",
+    ),
+    "a key that Java cannot read": (
+        f"{_TLS}ssl.keystore.certificate.chain={_CERTIFICATE}\n"
+        f"ssl.keystore.key=-----BEGIN EC PRIVATE KEY-----\\n{KEY}\\n-----END EC PRIVATE KEY-----\n",
+        "EC PRIVATE KEY, not PKCS#8",
     ),
 }
 """The text of each file, and a part of the sentence that refuses it."""

@@ -4,6 +4,7 @@ No secret of them is in a text of ours.
 """
 
 import base64
+import pickle
 import ssl
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the stores, keys and secrets that the files name."""
     folder = tmp_path_factory.mktemp("client")
     authority = Authority(folder)
+    authority.issue("carol", password=STORE)
     issued = authority.issue("alice")
     key = load_pem_private_key(issued.key.read_bytes(), None)
     assert isinstance(key, EllipticCurvePrivateKey)
@@ -178,6 +180,19 @@ def test_extensions_of_librdkafka_are_sent_with_tokens(write: Write) -> None:
     assert provider.extensions() == {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
 
 
+def test_scram_user_is_escaped_for_clients_that_do_not_escape_it() -> None:
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "a=b,c", "sasl.password": PASSWORD}
+    config = ClientConfig("kafka:9092", {"security.protocol": "SASL_PLAINTEXT", **login})
+    assert config.kafka_python_settings()["sasl_plain_username"] == "a=3Db=2Cc"
+    assert config.librdkafka_settings()["sasl.username"] == "a=b,c"
+
+
+def test_client_config_is_pickled_and_hashed_by_its_value() -> None:
+    config = ClientConfig("kafka:9092", {"ssl.key.password": STORE})
+    copy = pickle.loads(pickle.dumps(config))
+    assert (copy, hash(copy)) == (config, hash(config))
+
+
 def test_log_names_which_of_two_logins_is_used(write: Write) -> None:
     with capture_logs() as logged:
         ClientConfig.read(write(ACCEPTED["a user of librdkafka beside JAAS"].text, "utf-8"))
@@ -202,6 +217,11 @@ def test_error_of_a_refused_file_tells_how_to_fix_it(text: str, why: str, folder
         ClientConfig.read(write(text, "iso-8859-1"))
     assert why.replace("@/", f"{folder}/") in str(raised.value)
     assert "client.properties" in str(raised.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClientConfigError, match=r"settings in .*none cannot be read: No such file"):
+        ClientConfig.read(tmp_path / "none")
 
 
 MUTATIONS: dict[str, Callable[[list[str]], Iterator[list[str]]]] = {

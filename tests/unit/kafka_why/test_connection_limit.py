@@ -45,10 +45,11 @@ def test_idle_connection_is_evicted_before_a_busy_one() -> None:
 
 
 def test_new_connection_is_refused_where_busy_ones_are_not_evicted() -> None:
-    full = slots(2, ends_busy=False)
+    full = slots(2, idle="d", ends_busy=False)
     for holder in "ab":
         full.add("192.0.2.1", holder)
     assert full.add("192.0.2.2", "c") == "c"
     full.remove("c")
     full.remove("a")
-    assert full.add("192.0.2.2", "c") is None
+    assert full.add("192.0.2.2", "d") is None
+    assert full.add("192.0.2.2", "c") == "d", "it is idle"

@@ -1,21 +1,17 @@
 """The HTTP port: metrics, and whether the process is alive and ready."""
 
 import json
-import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
-from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kafka_why.metrics import http
 from kafka_why.metrics.http import CheckNote, CheckResults, HttpPort
 
 REASONS: dict[str, str | CheckNote | None] = {}
@@ -42,11 +38,6 @@ def get(url: str) -> tuple[int, str]:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
-
-
-def test_metrics_are_served_at_their_path(url: str) -> None:
-    status, text = get(f"{url}/metrics")
-    assert (status, "things_total 1.0" in text) == (200, True)
 
 
 def test_failing_readiness_check_is_named_with_its_reason_and_can_be_excluded(url: str) -> None:
@@ -78,19 +69,6 @@ def test_readiness_note_is_shown_without_failing_the_check(url: str) -> None:
         200,
         '{"ok": true, "checks": {}, "notes": {}}\n',
     )
-
-
-def connected(port: HttpPort) -> socket.socket:
-    address = urlsplit(port.url)
-    return socket.create_connection((address.hostname, address.port), timeout=30)
-
-
-def test_silent_connections_do_not_block_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
-    with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, ExitStack() as stack:
-        silent = [stack.enter_context(closing(connected(port))) for _ in range(3)]
-        assert get(port.url)[0] == 200
-        assert silent[0].recv(1) == b"", "the oldest one was ended"
 
 
 class Together(Collector):

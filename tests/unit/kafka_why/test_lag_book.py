@@ -43,13 +43,6 @@ def book_at(offset: int, at_ms: int = 0) -> LagBook:
     return book
 
 
-def test_lag_in_time_spans_first_sightings_of_the_record_and_of_the_newest() -> None:
-    book = looked(book_at(12), 10, 15, 15, 20)
-    assert (lag(book).records, lag(book).ms) == (8, 2 * STEP_MS)
-    commit(book, 20)
-    assert (lag(book).records, lag(book).ms) == (0, 0)
-
-
 def test_offset_is_unchanged_since_its_first_repeated_commit() -> None:
     book = LagBook()
     for offset, at_ms in ((5, 1), (7, 2), (7, 3), (7, 4)):
@@ -185,9 +178,6 @@ def test_error_of_lag_in_time_is_below_one_poll_interval(
         found = lag(book)
     assert found.ms is not None
     assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
-
-
-"""The samples of an hour are thinned out."""
 
 
 @given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())

@@ -117,22 +117,28 @@ def trend(lags: list[int], begin_ms: int = 0, step_ms: int = 5_000) -> Trend:
 WINDOW = WINDOW_MS // 5_000
 
 
-def test_lag_of_a_consumer_at_half_speed_rises_despite_commit_fluctuations() -> None:
-    """50 records come and 25 are consumed each five seconds, and each half minute it commits."""
-    assert trend([50 * n - 150 * (n // 6) for n in range(WINDOW)]).rises
+RISING = [*range(WINDOW)]
 
 
-def test_lag_of_a_consumer_that_keeps_up_does_not_rise() -> None:
-    assert not trend([50 * (n % 6) for n in range(WINDOW)]).rises
-    assert not trend([9_000 - n for n in range(WINDOW)]).rises
-    assert not trend([0] * 60 + [100_000 - n for n in range(WINDOW)]).rises, "a burst that it works off"
+@pytest.mark.parametrize(
+    ("lags", "is_so"),
+    [
+        pytest.param(
+            [50 * n - 150 * (n // 6) for n in range(WINDOW)], True, id="half as fast as records come"
+        ),
+        pytest.param([50 * (n % 6) for n in range(WINDOW)], False, id="commits, and keeps up"),
+        pytest.param([9_000 - n for n in range(WINDOW)], False, id="catches up"),
+        pytest.param([0] * 60 + [100_000 - n for n in range(WINDOW)], False, id="works a burst off"),
+        pytest.param(RISING, True, id="a whole window"),
+        pytest.param(RISING[: -WINDOW // STEPS], False, id="less than a window"),
+    ],
+)
+def test_lag_rises_if_it_does_so_over_a_whole_window(lags: list[int], is_so: bool) -> None:
+    assert trend(lags).rises is is_so
 
 
-def test_rising_lag_needs_a_whole_window_without_a_gap() -> None:
-    rising = [*range(WINDOW)]
-    assert not trend(rising[: -WINDOW // STEPS]).rises
-    whole = trend(rising)
-    assert whole.rises
+def test_rising_lag_needs_a_window_without_a_gap() -> None:
+    whole = trend(RISING)
     whole.add(10_000, WINDOW_MS + 2 * STEP_MS)
     assert not whole.rises
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import DEAD, EntryType
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.observed.records import ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said
@@ -139,11 +139,6 @@ def test_records_of_a_classic_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: dict[int, dict[str, Any]]
 ) -> None:
     check_told(Watched().take(said).history, tail, fields)
-
-
-def test_non_consumer_group_without_members_is_empty() -> None:
-    watched = Watched().take(generations(generation(5, A), generation(2)))
-    assert (watched.groups[G].state, watched.history[-1].type) == ("Empty", EntryType.EMPTY)
 
 
 def test_offsets_of_a_removed_group_stay_until_their_tombstones() -> None:

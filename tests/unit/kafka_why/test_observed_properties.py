@@ -14,30 +14,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said
-from tests.harness.observed_log import Watched, compact, random_life, real_records
-
-
-def test_history_from_a_real_brokers_topic_matches_what_happened() -> None:
-    watched = Watched().take(real_records())
-    came_and_went = [
-        (entry.group_id, entry.type.value, entry.client_id)
-        for entry in watched.history
-        if entry.type in (EntryType.MEMBER_ADDED, EntryType.MEMBER_REMOVED)
-    ]
-    assert came_and_went == [
-        ("classic", "MemberAdded", "c1"),
-        ("classic", "MemberAdded", "c2"),
-        ("classic", "MemberRemoved", "c2"),
-        ("classic", "MemberRemoved", "c1"),
-        ("consumer", "MemberAdded", "k1"),
-        ("consumer", "MemberAdded", "k2"),
-        ("consumer", "MemberRemoved", "k2"),
-        ("consumer", "MemberRemoved", "k1"),
-    ]
-    assert {group_id: group.state for group_id, group in watched.groups.items()} == {
-        "classic": "Empty",
-        "consumer": "Empty",
-    }
+from tests.harness.observed_log import Watched, compact, random_life
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 200), max_size=6))

@@ -17,7 +17,7 @@ from tests.harness.observed_epochs import (
     subscription,
     target,
 )
-from tests.harness.observed_log import REAL_OF_OTHERS, G, Watched, check_told, real_records, watch
+from tests.harness.observed_log import G, Watched, check_told, watch
 
 PENDING = "orders-0, orders-1 are initialized and were in no target assignment"
 
@@ -217,27 +217,3 @@ def test_view_shows_the_state_of_share_partitions() -> None:
     (member,) = view.members
     assert member.consumer is not None
     assert (member.consumer.member_type, member.consumer.assigned) == ("share", {"orders": [0, 1]})
-
-
-def test_history_of_a_real_brokers_share_group_matches_what_happened() -> None:
-    history = Watched().take(real_records(REAL_OF_OTHERS)).of("queue")
-    clients = {entry.member_id: entry.client_id for entry in history if entry.client_id}
-    seen = [
-        (entry.type.value, clients.get(entry.member_id))
-        for entry in history
-        if entry.rule in ("OB20", "OB21", "OB22", "OB40", "OB41", "OB43", "OB44", "OB12")
-    ]
-    assert seen == [
-        ("GroupCreated", None),
-        ("MemberAdded", "s1"),
-        ("SharePartitionsInitializing", None),
-        ("SharePartitionsInitialized", None),
-        ("GroupEpochBumped", None),
-        ("MemberAdded", "s2"),
-        ("MemberRemoved", "s1"),
-        ("MemberRemoved", "s2"),
-        ("SharePartitionsDeleting", None),
-        ("GroupDeleted", None),
-    ]
-    held = [(clients[e.member_id], e.assigned) for e in history if e.type is EntryType.MEMBER_RECONCILED]
-    assert held[-1] == ("s2", {"orders": [0, 1, 2, 3]})

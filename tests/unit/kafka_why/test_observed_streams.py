@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, STREAMS, EntryType
+from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, STREAMS
 from kafka_why.observed.group import ACTIVE, task_key
 from kafka_why.observed.records import (
     AnyRecord,
@@ -26,13 +26,11 @@ from tests.harness.observed_epochs import (
     topology,
 )
 from tests.harness.observed_log import (
-    REAL_OF_OTHERS,
     G,
     Watched,
     check_told,
     committed,
     created,
-    real_records,
     watch,
 )
 
@@ -227,35 +225,3 @@ def test_view_shows_the_topology_and_member_metadata() -> None:
     assert b is not None
     assert b.streams
     assert (b.streams.process_id, b.streams.user_endpoint) == ("process-b", "10.0.0.2:7000")
-
-
-def test_history_of_a_real_brokers_streams_group_matches_what_happened() -> None:
-    history = Watched().take(real_records(REAL_OF_OTHERS)).of("counts")
-    clients = {e.member_id: e.client_id.split("-")[0] for e in history if e.member_id and e.client_id}
-    seen = [
-        (entry.type.value, clients.get(entry.member_id or ""))
-        for entry in history
-        if entry.rule in ("OB20", "OB21", "OB22", "OB50", "OB51")
-    ]
-    assert seen == [
-        ("GroupCreated", None),
-        ("MemberAdded", "t1"),
-        ("TopologyChanged", None),
-        ("GroupEpochBumped", None),
-        ("MemberAdded", "t2"),
-        ("MemberRemoved", "t1"),
-        ("MemberRemoved", "t2"),
-    ]
-    held = {
-        (clients[e.member_id or ""], task, n)
-        for e in history
-        if e.type is EntryType.MEMBER_RECONCILED and e.generation == 4 and e.member_state == "Stable"
-        for task, numbers in (e.assigned or {}).items()
-        for n in numbers
-    }
-    assert held == {
-        *(("t1", "active 0", n) for n in (0, 1)),
-        *(("t1", "standby 0", n) for n in (2, 3)),
-        *(("t2", "active 0", n) for n in (2, 3)),
-        *(("t2", "standby 0", n) for n in (0, 1)),
-    }

@@ -5,9 +5,13 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.why.moves import compare, needless, owners
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
+from kafka_why.why.moves import Assignments, compare, needless, owners
+from tests.unit.kafka_why.page_facts import played
+from tests.unit.kafka_why.why_story import STORY
 
 MEMBERS = ("a", "b", "c", "d")
 Owners = Mapping[TopicPartition, str]
@@ -15,6 +19,18 @@ Owners = Mapping[TopicPartition, str]
 
 def t(*numbers: int) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition("t", number) for number in numbers)
+
+
+def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
+    entry = next(entry for entry in played(*STORY) if entry.type is EntryType.STABLE)
+    of_a = encode_assignment(Assignment(tuple(t(1))))
+    read = Assignments()
+    for seq, (assignments, expected) in enumerate(
+        [({"a": of_a, "b": b""}, {"a": t(1), "b": t()}), ({"a": of_a, "b": b"for b"}, None), (None, None)]
+    ):
+        assert read.holdings(replace(entry, seq=seq, assignments=assignments)) == expected
+        numbers = None if expected is None else {name: len(held) for name, held in expected.items()}
+        assert read.numbers(replace(entry, seq=seq, assignments=None)) == numbers, "it is read once"
 
 
 def least_given_up(last: Owners, partitions: Sequence[TopicPartition], members: Sequence[str]) -> int:
