@@ -19,7 +19,7 @@ from cli import main
 
 def die():
     os.read(0, 1)
-    raise ValueError("no more")
+    raise ValueError("no more\\nand this is the rest")
 
 threading.Thread(target=die, name="reader", daemon=True).start()
 main()

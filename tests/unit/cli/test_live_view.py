@@ -1,6 +1,5 @@
 """Reading of the groups and events topics: new, duplicate and missing entries, and the rendered view."""
 
-import tracemalloc
 from io import StringIO
 from typing import Any
 
@@ -83,25 +82,6 @@ def test_endless_history_reader_remembers_the_latest_incarnations() -> None:
     assert reader.is_new(event(1, group_id="h")), "h is forgotten, so an old entry is new again"
     assert reader.is_new(event(1, group_id="j"))
     assert reader.gaps == {}, "g is forgotten with its gap"
-
-
-def test_endless_history_reader_has_bounded_memory() -> None:
-    """With the bound of the metrics, groups come and go for ever."""
-    bound = 1_000
-    reader = HistoryReader(from_start=False, remembers=bound)
-
-    def come(first: int) -> int:
-        for number in range(first, first + 20 * bound):
-            for seq in (1, 3):  # each leaves a gap
-                reader.is_new(event(seq, f"requests-0-{number}", group_id=f"group-{number}"))
-        return tracemalloc.get_traced_memory()[0]
-
-    tracemalloc.start()
-    try:
-        warm = come(0)
-        assert come(20 * bound) < warm * 1.05
-    finally:
-        tracemalloc.stop()
 
 
 def test_group_table_keeps_the_latest_view_of_each_group() -> None:

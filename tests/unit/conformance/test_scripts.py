@@ -3,14 +3,11 @@
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.consumer import JoinGroupResponse
-
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from tests.conformance.compare import differences, unkept, unused
 from tests.conformance.kept import KEPT, KEPT_OF, NOT_REACHED
 from tests.conformance.normalise import Answer, lowered, normalised
-from tests.conformance.player import is_found
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.random_shares import random_shares
@@ -44,21 +41,6 @@ def test_every_step_is_a_request_that_can_be_sent() -> None:
             if step.is_request:
                 newest = NEWEST[step.api][1]
                 assert body(step, newest if step.version is None else step.version, told())
-
-
-def test_member_ids_are_replaced_by_names() -> None:
-    member_id = "client-A-01234567-89ab-cdef-0123-456789abcdef"
-    stranger = "client-B-11234567-89ab-cdef-0123-456789abcdef"
-    member = JoinGroupResponse.JoinGroupResponseMember
-    answer = JoinGroupResponse(
-        version=9, member_id=member_id, members=[member(member_id=stranger), member(member_id=member_id)]
-    )
-    known = told()
-    known.learn("A", answer)
-    flat = normalised(answer, known)
-    assert flat["member_id"] == "'@A1'"
-    assert flat["member_id's form"] == "client-A-<uuid>"
-    assert [flat[f"members.{i}.member_id"] for i in range(2)] == ["'@A1'", "'client-B-<uuid>'"]
 
 
 def played(case: Case, kafkas: Answer, ours: Answer) -> Played:
@@ -127,18 +109,6 @@ def test_share_assignment_is_compared_by_spread_and_not_by_member() -> None:
     assert one != described(share_member("a", 3, 0, 1, 2), share_member("b", 3))
     of_sizes = [described(share_member("a", 3, *some), loose=False) for some in ((0, 1), (1, 2), (0,))]
     assert of_sizes[0] == of_sizes[1] != of_sizes[2]
-
-
-def test_share_assignment_is_compared_once_members_reach_their_target() -> None:
-    on_the_way = described(share_member("a", 3, 0, 1), share_member("b", 2, 0, 1, 2))
-    assert not [path for path in on_the_way if "dealt" in path or "of a member" in path]
-
-
-def test_a_script_waits_for_partitions_with_an_offset_and_for_a_greater_epoch() -> None:
-    answer = {"groups.0.topics.0.partitions.length": "2", "groups.0.topics.1.partitions.length": "1"}
-    assert is_found("3 partitions", answer)
-    assert not is_found("2 partitions", answer)
-    assert is_found("NONE", {"error_code": "NONE"})
 
 
 def test_random_scripts_of_shares_wait_for_what_they_have_initialized() -> None:

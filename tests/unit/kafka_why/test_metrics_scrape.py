@@ -54,15 +54,6 @@ def test_rocketmq_group_metrics_follow_its_end_protocol_change_and_quarantine() 
     assert values() == (1, 1, None)
 
 
-def test_rebalance_counter_of_a_group_starts_before_its_first_rebalance() -> None:
-    """Else the first one would be no increase."""
-    scraped = Scraped()
-    scraped.group("orders", "PreparingRebalance", "m-1")
-    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 0
-    scraped.entry(1, EntryType.STABLE)
-    assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
-
-
 def test_ended_groups_and_offsets_are_removed_from_metrics() -> None:
     scraped = Scraped()
     scraped.group("orders", "Stable", "m-1")

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from kafka_why.contract.codec import offset_key
-from kafka_why.page import fleet as fleet_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from tests.unit.kafka_why.page_facts import (
     LAYOUT,
@@ -52,13 +50,6 @@ def test_fleet_keeps_history_entries_for_an_hour() -> None:
     assert fleet.group_ids() == []
     take_entries(fleet, story, END_MS + WINDOW_MS + 1)
     assert fleet.group_ids() == [], "they are too old"
-
-
-def test_fleet_bounds_the_history_entries_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 10)
-    fleet, first = Fleet(LAYOUT), played(*STORY)[0]
-    take_entries(fleet, [replace(first, seq=seq) for seq in range(1, 26)], END_MS)
-    assert [entry.seq for entry in facts_of(fleet).entries] == list(range(16, 26))
 
 
 def test_the_version_grows_with_each_change_of_a_group_and_of_the_fleet() -> None:

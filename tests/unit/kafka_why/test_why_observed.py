@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.observed.records import ClassicGeneration, ClassicMember
 from kafka_why.page.group import rebalance_line
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
@@ -11,6 +12,7 @@ from kafka_why.why.text import names_of, report_text
 from kafka_why.why.wording import Clock
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
+    REAL,
     REAL_OF_OTHERS,
     Watched,
     classic_member,
@@ -145,6 +147,69 @@ def test_polled_rebalance_reports_its_beginning_and_precision() -> None:
     assert line.waited == "9.9 s of it waiting for b-1 (inferred)"
 
 
+CONSUMERS, OTHERS = (Watched().take(real_records(path)) for path in (REAL, REAL_OF_OTHERS))
+JOINED, GONE = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
+
+
+@pytest.mark.parametrize(
+    ("history", "causes", "moved", "said"),
+    [
+        *(
+            (
+                CONSUMERS.of(group_id),
+                [(JOINED, f"{name}1"), (JOINED, f"{name}2"), (GONE, f"{name}2"), (GONE, f"{name}1")],
+                [0, 2, 2, 0],
+                [],
+            )
+            for group_id, name in (("classic", "c"), ("consumer", "k"))
+        ),
+        (
+            OTHERS.of("queue"),
+            [
+                (JOINED, "s1"),
+                (CauseKind.PARTITIONS_INITIALIZED, None),
+                (JOINED, "s2"),
+                (GONE, "s1"),
+                (GONE, "s2"),
+            ],
+            [0, 0, 2, 2, 0],
+            ["share partitions were initialized", "target   computed 517 ms later, new for 2 members"],
+        ),
+        (
+            OTHERS.of("counts"),
+            [
+                (JOINED, "t1-StreamThread-1-consumer"),
+                (JOINED, "t2-StreamThread-1-consumer"),
+                (GONE, "t1-StreamThread-1-consumer"),
+                (GONE, "t2-StreamThread-1-consumer"),
+            ],
+            [0, 2, 2, 0],
+            [
+                "topics changed (all topics of topology epoch 0 exist and are valid)",
+                "gave up active 0 2-3 in 190 ms",
+                "waited 601 ms for active 0 2-3 of t1-StreamThread-1-consumer",
+                "moved    2 of 8 tasks; 4 had no owner before",
+                "idle     2 tasks, for up to 510 ms",
+            ],
+        ),
+    ],
+    ids=["classic", "consumer", "share", "streams"],
+)
+def test_report_on_a_real_brokers_group_has_its_causes_moves_and_end(
+    history: list[HistoryEntry], causes: list[tuple[CauseKind, str | None]], moved: list[int], said: list[str]
+) -> None:
+    of = report(history[0].group_id, history, NOW_MS)
+    assert [(r.cause.kind, r.cause.client_id) for r in of.rebalances] == causes
+    assert [r.moves.moved for r in of.rebalances if r.moves is not None] == moved
+    shown = text_of(of)
+    assert [words for words in said if words not in shown] == []
+    if of.group_type == "streams":
+        assert "partition" not in shown.replace("none of its partitions had a commit", ""), "it has tasks"
+    else:
+        outcomes = [RebalanceOutcome.STABLE] * (len(causes) - 1)
+        assert [r.outcome for r in of.rebalances] == [*outcomes, RebalanceOutcome.EMPTY]
+
+
 def test_awaited_members_are_unknown_while_all_are_present() -> None:
     one = generation(1, classic_member("a", 0), since_ms=1_900)
     two = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=29_900)
@@ -165,47 +230,3 @@ def test_group_older_than_the_observation_has_no_known_beginning() -> None:
     moves = last(found).moves
     assert moves is not None, "what its members had is known"
     assert moves.moved == 1
-
-
-def test_a_real_broker_s_groups_have_their_causes_and_ends() -> None:
-    watched = Watched().take(real_records())
-    gone, joined = CauseKind.MEMBER_GONE, CauseKind.MEMBER_JOINED
-    for group_id, clients in (("classic", ["c1", "c2", "c2", "c1"]), ("consumer", ["k1", "k2", "k2", "k1"])):
-        found = report(group_id, watched.of(group_id), NOW_MS).rebalances
-        kinds = [joined, joined, gone, gone]
-        assert [(r.cause.client_id, r.cause.kind) for r in found] == [*zip(clients, kinds, strict=True)]
-        assert [r.outcome for r in found] == [RebalanceOutcome.STABLE] * 3 + [RebalanceOutcome.EMPTY]
-        assert [r.moves.moved for r in found if r.moves is not None] == [0, 2, 2, 0]
-
-
-def report_on_real(group_id: str) -> Report:
-    """Return the report on a group of `REAL_OF_OTHERS`."""
-    return report(group_id, Watched().take(real_records(REAL_OF_OTHERS)).of(group_id), NOW_MS)
-
-
-def test_a_real_broker_s_share_group_has_its_causes_and_moves() -> None:
-    found = report_on_real("queue")
-    assert [(r.cause.kind, r.cause.client_id) for r in found.rebalances] == [
-        (CauseKind.MEMBER_JOINED, "s1"),
-        (CauseKind.PARTITIONS_INITIALIZED, None),
-        (CauseKind.MEMBER_JOINED, "s2"),
-        (CauseKind.MEMBER_GONE, "s1"),
-        (CauseKind.MEMBER_GONE, "s2"),
-    ]
-    assert [r.moves.moved for r in found.rebalances if r.moves is not None] == [0, 0, 2, 2, 0]
-    shown = text_of(found)
-    assert "share partitions were initialized" in shown
-    assert "target   computed 517 ms later, new for 2 members" in shown
-
-
-def test_a_real_broker_s_streams_group_has_tasks() -> None:
-    found = report_on_real("counts")
-    joined, gone = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
-    assert [r.cause.kind for r in found.rebalances] == [joined, joined, gone, gone]
-    shown = text_of(found)
-    assert "topics changed (all topics of topology epoch 0 exist and are valid)" in shown
-    assert "gave up active 0 2-3 in 190 ms" in shown
-    assert "waited 601 ms for active 0 2-3 of t1-StreamThread-1-consumer" in shown
-    assert "moved    2 of 8 tasks; 4 had no owner before" in shown
-    assert "idle     2 tasks, for up to 510 ms" in shown
-    assert "partition" not in shown.replace("none of its partitions had a commit", "")

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from kafka_why.why.report import Report, report
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log
+from tests.unit.kafka_why.page_facts import view
 from tests.unit.kafka_why.why_story import MINUTE_MS, quiet_for, with_others
 from tests.unit.state.rocketmq_story import night
 
@@ -58,25 +58,15 @@ class Partition:
             for e in ours
             if (e.type, e.incarnation) == (EntryType.PREPARING_REBALANCE, last.incarnation)
         ]
-        return msgspec.convert(
-            {
-                "group_id": self.group_id,
-                "incarnation": last.incarnation,
-                "seq": last.seq,
-                "at_ms": last.at_ms,
-                "state": last.to_state,
-                "state_timestamp_ms": last.at_ms,
-                "generation": last.generation,
-                "protocol_type": None,
-                "protocol_name": None,
-                "leader_id": None,
-                "members": [],
-                "pending_members": [],
-                "last_rebalance_at_ms": began[-1] if began else None,
-                "last_rebalance_reason": "",
-                "quarantined": None,
-            },
-            GroupSnapshot,
+        return view(
+            self.group_id,
+            incarnation=last.incarnation,
+            seq=last.seq,
+            at_ms=last.at_ms,
+            state=last.to_state,
+            state_timestamp_ms=last.at_ms,
+            generation=last.generation,
+            last_rebalance_at_ms=began[-1] if began else None,
         )
 
 
