@@ -20,6 +20,7 @@ from tests.faults.campaign.judge.answers import judge_answers
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.harness.ports import gateway_port
 from tests.harness.rocketmq_cluster import SETTINGS
+from tests.rocketmq.balancer import Balancer
 from tests.rocketmq.load import GROUPS, ORDERLY, TIMEOUT_S, Load
 
 GATEWAYS, PLAIN = "gateways", "plain"
@@ -62,20 +63,37 @@ class RocketMqStage(Stage):
         name_server = self.cluster.name_server.address
         if self.side == GATEWAYS:
             self.start_coordinators(stack)
-            addresses = [Address("127.0.0.1", gateway_port(9)) for _ in range(2)]
-            for number, address in enumerate(addresses, 1):
-                self.gateways.append(self._start_gateway(stack, f"gateway-{number}", address))
-            name_server = ";".join(map(str, addresses))
+            name_server = str(self._start_gateways(stack))
         self.load = stack.enter_context(Load(self.cluster, name_server, self.folder))
         self.wait_for_progress()
 
-    def _start_gateway(self, stack: ExitStack, name: str, address: Address) -> Keeper:
-        """Start a gateway, which has the same ports in each start. If it is stopped, it starts again, too."""
-        options = ("--namesrv", self.cluster.name_server.address, "--gateway-name", name)
-        ports = ("--ports", str(self.folder / f"{name}.json"))
-        return self.start_gateway(
-            stack, name, address, *options, *ports, command="rocketmq-gateway", final_codes=()
+    def _start_gateways(self, stack: ExitStack) -> Address:
+        """Start two gateways with one address, which is returned. A gateway has the same ports in each start.
+        If it is stopped, it starts again, too.
+        """
+        port = gateway_port(above=1)
+        clients, *gateways = (Address(f"127.0.0.{number}", port) for number in range(1, 4))
+        options = (
+            *("--namesrv", self.cluster.name_server.address, "--broker-port", f"{BROKER}={port + 1}"),
+            *("--advertised-listeners", f"{clients.host}:{{port}}"),
         )
+        for address in gateways:
+            name = f"gateway-{address.host}"
+            gateway = self.start_gateway(
+                stack,
+                name,
+                address,
+                "--gateway-name",
+                name,
+                *options,
+                command="rocketmq-gateway",
+                final_codes=(),
+            )
+            self.gateways.append(gateway)
+        for at in (port, port + 1):
+            servers = [Address(gateway.host, at) for gateway in gateways]
+            stack.enter_context(Balancer(Address(clients.host, at), servers))
+        return clients
 
     @property
     def load_so_far(self) -> str:

@@ -1,0 +1,58 @@
+"""A load balancer of TCP connections: one address for several gateways."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import cycle
+
+from kafka_why.connections.address import Address
+from kafka_why.lifetimes import Closeable
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class Balancer(Closeable):
+    """Listens on `address` and passes each connection to one of `servers`, in turn: to the next one that
+    accepts it. If none does, the client is disconnected.
+    """
+
+    def __init__(self, address: Address, servers: Sequence[Address]) -> None:
+        self._servers = servers
+        self._turns = cycle(range(len(servers)))
+        self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(asyncio.start_server(self._serve, address.host, address.port))
+        self._thread = threading.Thread(target=self._loop.run_forever, name="balancer")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Disconnect all clients."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(_cancel_all())
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = next(self._turns)
+        for server in (*self._servers[first:], *self._servers[:first]):
+            with suppress(ConnectionError):
+                answers, requests = await asyncio.open_connection(server.host, server.port)
+                await asyncio.gather(_pass(reader, requests), _pass(answers, writer))
+                return
+        writer.transport.abort()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes on until either end is gone, and then close the other one."""
+    with suppress(ConnectionError):
+        while data := await reader.read(_CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
