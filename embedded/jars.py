@@ -34,6 +34,7 @@ SetName = Literal[
     "hdfs",
     "axe",
     "rocketmq",
+    "rocketmq_example",
     "rocketmq_4_9",
 ]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")

@@ -1,4 +1,4 @@
-"""`group-coordinator demo`: a group that rebalances while consumers and the coordinator are killed."""
+"""`group-coordinator demo`: groups that rebalance while consumers and the coordinator are killed."""
 
 import shutil
 import signal
@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
+from cli.demo.narrator import NotSeen
+from cli.demo.rocketmq_story import RocketMqDemo
 from cli.demo.story import Demo
-from cli.demo.watch import NotSeen
 from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
@@ -39,11 +40,15 @@ FAILURES = (
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for checkpoint, broker data and logs; default: a temporary one, kept after a failure.",
 )
-def demo(data_dir: Path | None) -> None:
+@click.option(
+    "--rocketmq", is_flag=True, help="Play RocketMQ's story. Its first run fetches RocketMQ's jars (100 MB)."
+)
+def demo(data_dir: Path | None, rocketmq: bool) -> None:
     """Play a story of a few minutes, and check its outcome.
 
     Unmodified Kafka consumers join, die, and leave; the coordinator is killed in the middle of a rebalance,
-    and continues. The exit code is 0 if every check holds.
+    and continues. With --rocketmq, the consumers of RocketMQ's quick start come and go, and two of them have
+    the same client id. The exit code is 0 if every check holds.
     """
     configure_logs()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the children, as Ctrl-C does
@@ -52,7 +57,7 @@ def demo(data_dir: Path | None) -> None:
     folder = data_dir or Path(tempfile.mkdtemp(prefix="group-coordinator-demo-"))
     ok = False
     try:
-        ok = _play(folder)
+        ok = _play(RocketMqDemo(folder) if rocketmq else Demo(folder))
     finally:
         if ok and data_dir is None:
             shutil.rmtree(folder)
@@ -61,10 +66,10 @@ def demo(data_dir: Path | None) -> None:
     raise SystemExit(0 if ok else 1)
 
 
-def _play(folder: Path) -> bool:
+def _play(story: Demo | RocketMqDemo) -> bool:
     started_s = time.monotonic()
     try:
-        checks = Demo(folder).play()
+        checks = story.play()
     except FAILURES as error:
         show_stderr(visible_lines(f"\nThe demo could not continue: {error}".expandtabs()))
         return False

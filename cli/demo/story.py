@@ -1,6 +1,5 @@
 """The demo's story, step by step: a group of consumers, and a coordinator that is killed."""
 
-import json
 import re
 import sys
 import time
@@ -8,15 +7,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cli.demo import checks, consumer
 from cli.demo.checks import DemoCheck
 from cli.demo.load import Load, consumed
-from cli.demo.watch import HistoryWatch, NotSeen, first, partitions_held, removed, stable_with
+from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line
+from cli.demo.watch import HistoryWatch, first, partitions_held, removed, stable_with
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
-from kafka_why.cli.output import show
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
@@ -30,8 +28,6 @@ PARTITIONS = 12
 RECORDS_PER_S = 40.0
 SETTING = "group.initial.rebalance.delay.ms=3000"
 
-# The time limit of each wait. It is long, because a busy machine is slow, not wrong.
-PATIENCE_S = 300.0
 SPARE_CONSUMERS = ("consumer-5", "consumer-6", "consumer-7", "consumer-8")
 # The part of a member id after the client id. The text leaves it out, because readers know the client ids.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -48,8 +44,7 @@ class Demo:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
         self._folder = self.data_dir / "coordinator"
-        self._started_s = time.time()
-        self._steps = 0
+        self._narrator = Narrator()
         self._coordinator_starts = 0
         self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
@@ -75,23 +70,23 @@ class Demo:
             ]
 
     def _set_up(self, stack: ExitStack) -> None:
-        self._step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
+        self._narrator.step("Start a Kafka broker, the coordinator, a gateway, and a stream of records")
         broker = stack.enter_context(EmbeddedBroker(self.data_dir / "broker"))
         self._client_config = broker.client_config
-        self._print(f"a Kafka broker runs on {self._client_config}")
+        self._narrator.say(f"a Kafka broker runs on {self._client_config}")
         self._children = stack.enter_context(Children(self.data_dir))
         self._start_coordinator()
-        self._print("the coordinator is ready")
+        self._narrator.say("the coordinator is ready")
         self._start_gateway()
         events_topic = TopicLayout.named().events_topic
         self._watch = stack.enter_context(
             HistoryWatch(self._client_config, events_topic, GROUP, self._print_entry)
         )
         self._load = stack.enter_context(Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S))
-        self._print(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
+        self._narrator.say(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
 
     def _three_join(self) -> None:
-        self._step(
+        self._narrator.step(
             "Three consumers join: unmodified kafka-python consumers with the gateway as their broker "
             f"and sessions of {consumer.SESSION_TIMEOUT_MS // 1000} s"
         )
@@ -99,32 +94,32 @@ class Demo:
             self._start_consumer(f"consumer-{number}")
         self._wait_until_stable()
         why = f"group-coordinator why {GROUP} --bootstrap-servers {self._client_config}"
-        self._print(f"to see the reasons meanwhile, in another terminal: .venv/bin/{why}")
+        self._narrator.say(f"to see the reasons meanwhile, in another terminal: .venv/bin/{why}")
 
     def _one_dies(self) -> None:
-        self._step("consumer-2 is killed (SIGKILL): only its silence shows that")
+        self._narrator.step("consumer-2 is killed (SIGKILL): only its silence shows that")
         self._consumers.pop("consumer-2").kill()
         self._watch.wait_for("consumer-2 is removed", removed("consumer-2"), PATIENCE_S)
         self._wait_until_stable()
 
     def _one_joins(self) -> None:
-        self._step("consumer-4 joins")
+        self._narrator.step("consumer-4 joins")
         self._start_consumer("consumer-4")
         self._wait_until_stable()
 
     def _one_leaves_and_the_coordinator_dies(self) -> None:
-        self._step("consumer-1 leaves, and the coordinator is killed while the group rebalances")
+        self._narrator.step("consumer-1 leaves, and the coordinator is killed while the group rebalances")
         leaver = self._consumers.pop("consumer-1")
         self._freeze_in_a_rebalance(leaver.terminate)
         self._coordinator.kill()
         with ServiceFolder(self._folder).locked():  # its JVM holds the lock until it has ended, too
             pass
         leaver.stop()
-        self._print(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
-        self._print("the consumers keep running: no session expires while no coordinator runs")
+        self._narrator.say(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
+        self._narrator.say("the consumers keep running: no session expires while no coordinator runs")
         self._start_coordinator()
         self._watch.catch_up()
-        self._print("the coordinator has started again, and continues from its checkpoint")
+        self._narrator.say("the coordinator has started again, and continues from its checkpoint")
         self._wait_until_stable()
 
     def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:
@@ -142,18 +137,18 @@ class Demo:
                 return
             self._coordinator.thaw()
             self._wait_until_stable()
-            self._print("that was too late, the rebalance was over; another consumer joins")
+            self._narrator.say("that was too late, the rebalance was over; another consumer joins")
         raise NotSeen("the coordinator was never frozen in a rebalance")
 
     def _all_is_consumed(self) -> None:
-        self._step("The stream ends, and the consumers consume what is left")
+        self._narrator.step("The stream ends, and the consumers consume what is left")
         self._load.stop()
         give_up_s = time.monotonic() + PATIENCE_S
         while self._load.acknowledged - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
             time.sleep(0.2)  # other processes write the files and send no signal
 
     def _all_leave(self) -> None:
-        self._step("The consumers leave, and the coordinator is stopped")
+        self._narrator.step("The consumers leave, and the coordinator is stopped")
         mark = len(self._watch.entries)
         for child in self._consumers.values():
             child.terminate()
@@ -169,7 +164,7 @@ class Demo:
             *("run", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--data-dir", str(self.data_dir), "-c", SETTING),
         )
-        self._coordinator.wait_for_line(lambda line: "requests_topic" in _json_line(line), PATIENCE_S)
+        self._coordinator.wait_for_line(lambda line: "requests_topic" in json_line(line), PATIENCE_S)
 
     def _start_gateway(self) -> None:
         """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
@@ -178,9 +173,9 @@ class Demo:
             *("gateway", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--listen", "127.0.0.1:0"),
         )
-        ready = gateway.wait_for_line(lambda line: "gateway" in _json_line(line), PATIENCE_S)
-        self._gateway = _json_line(ready)["gateway"]
-        self._print(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
+        ready = gateway.wait_for_line(lambda line: "gateway" in json_line(line), PATIENCE_S)
+        self._gateway = json_line(ready)["gateway"]
+        self._narrator.say(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
 
     def _start_consumer(self, name: str) -> None:
         path = self.data_dir / f"{name}.jsonl"
@@ -196,27 +191,10 @@ class Demo:
         names = ", ".join(self._consumers)
         stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
         shares = ", ".join(f"{name} has {number_list(p)}" for name, p in partitions_held(stable).items())
-        self._print(f"generation {stable.generation} is stable: {shares}")
-
-    def _step(self, text: str) -> None:
-        self._steps += 1
-        show()
-        show(f"{self._steps}. {text}")
-
-    def _print(self, text: str) -> None:
-        show(f"{time.time() - self._started_s:8.1f} s  {text}")
+        self._narrator.say(f"generation {stable.generation} is stable: {shares}")
 
     def _print_entry(self, entry: HistoryEntry) -> None:
-        after_s = entry.at_ms / 1000 - self._started_s
         member = f" {entry.member_id}" if entry.member_id else ""
         text = _UUID.sub("", f"{entry.type}{member}: {entry.reason}")
-        show(f"{after_s:8.1f} s      generation {entry.generation:<2} {text} [{entry.rule}]")
-
-
-def _json_line(line: str) -> dict[str, Any]:
-    """Return the JSON object in a child's line of output, or an empty dict if it has none."""
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
+        line = f"    generation {entry.generation:<2} {text} [{entry.rule}]"
+        self._narrator.say(line, entry.at_ms / 1000)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from cli.demo.narrator import NotSeen
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import HistoryReader, decode_entry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
@@ -13,10 +14,6 @@ from kafka_why.topic_reader import Record, TopicReader
 
 T = TypeVar("T")
 Find = Callable[[Sequence[HistoryEntry]], T | None]
-
-
-class NotSeen(RuntimeError):
-    """An expected event did not happen in time."""
 
 
 class HistoryWatch(Closeable):

@@ -33,3 +33,10 @@ def test_demo_plays_its_story_and_its_recording_is_identical(tmp_path: Path) -> 
     replayed = invoke(replay, ["--all", "--from", str(recording)])
     assert replayed.exit_code == 0, replayed.output
     assert replayed.stdout.startswith("identical: ")
+
+
+def test_rocketmq_demo_plays_its_story(tmp_path: Path) -> None:
+    command = [COMMAND, "demo", "--rocketmq", "--data-dir", str(tmp_path / "demo")]
+    demo = subprocess.run(command, capture_output=True, text=True)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert demo.stdout.count("  ok    ") == 3

@@ -1,0 +1,40 @@
+"""The printed lines of a story."""
+
+import json
+import time
+from typing import Any
+
+from kafka_why.cli.output import show
+
+PATIENCE_S = 300.0
+"""The time limit of each wait. It is long, because a busy machine is slow, not wrong."""
+
+
+class NotSeen(RuntimeError):
+    """An expected event did not happen in time."""
+
+
+class Narrator:
+    """Prints the numbered steps of a story, and what happens in them, with the seconds since its start."""
+
+    def __init__(self) -> None:
+        self._started_s = time.time()
+        self._steps = 0
+
+    def step(self, text: str) -> None:
+        self._steps += 1
+        show()
+        show(f"{self._steps}. {text}")
+
+    def say(self, text: str, at_s: float | None = None) -> None:
+        """Print a line for now, or for a time since the epoch."""
+        show(f"{(time.time() if at_s is None else at_s) - self._started_s:8.1f} s  {text}")
+
+
+def json_line(line: str) -> dict[str, Any]:
+    """Return the JSON object in a child's line of output, or an empty dict if it has none."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
