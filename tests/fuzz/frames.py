@@ -8,11 +8,11 @@ from functools import cache
 from random import Random
 from struct import pack
 
+from bench.load.flexible import varint
 from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import STRING_MAX_BYTES
 from kafka_why.wire.primitives import Schema, in_versions, is_nullable, is_tagged
-from tests.harness.hostile_frames import varint
 
 _READ = {*apis.SERVED, *apis.SASL, *(key for key, api in apis.PASSED.items() if api.versions is not None)}
 APIS = sorted((key, version) for key in _READ for version in codec.versions(key))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from struct import pack
 
-from tests.harness.hostile_frames import varint
+from bench.load.flexible import varint
 
 _BYTES = 2
 

@@ -7,13 +7,10 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.api_key import ApiKey
 
-from gateway.wire import codec
 from gateway.wire.framing import (
     FrameBuffer,
     ProtocolError,
-    expects_response,
     framed,
     request_header,
 )
@@ -72,27 +69,3 @@ def test_any_bytes_parse_as_a_header_or_raise_protocol_error(message: bytes) -> 
     length = -1 if header.client_id is None else len(header.client_id.encode())
     begin = pack(">hhih", header.api_key, header.api_version, header.correlation_id, length)
     assert message[: header.client_id_end] == begin + (header.client_id or "").encode()
-
-
-@pytest.mark.parametrize("version", codec.versions(ApiKey.Produce))
-@pytest.mark.parametrize("transactional_id", [None, "t"])
-@pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_every_request_but_a_produce_without_acks_expects_a_response(
-    version: int, transactional_id: str | None, acks: int
-) -> None:
-    body: dict[str, object] = {
-        "acks": acks,
-        "transactional_id": transactional_id,
-        "timeout_ms": 1,
-        "topic_data": [],
-    }
-    message = codec.encode_request(ApiKey.Produce, version, 1, "me", body)
-    assert expects_response(request_header(message), message) == (acks != 0)
-
-
-def test_a_produce_that_is_cut_short_is_refused() -> None:
-    message = codec.encode_request(ApiKey.Produce, 9, 1, "me", {"acks": 0, "topic_data": []})
-    header = request_header(message)
-    for end in range(header.client_id_end, header.client_id_end + 3):
-        with pytest.raises(ProtocolError):
-            expects_response(header, message[:end])

@@ -12,61 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 
+from bench.load.flexible import array, compact, varint
 from gateway import apis
 from gateway.authorization.acls import SUPPORTED, Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.cluster import is_topic_name
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
-from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
+from gateway.wire.framing import ProtocolError, RequestHeader, framed, request_header
 from kafka_why.wire.schema_reader import ELEMENTS_MAX
-from tests.harness.gateway import GatewayFixture, Right, acls, played, topic_id
-from tests.harness.hostile_frames import (
-    array,
-    compact,
-    fetch,
-    fetch_end,
-    fetch_partition,
-    fetch_topic,
-    request,
-    tag,
-    tags,
-    varint,
-)
+from tests.harness.gateway import GatewayFixture, Right, acls, played
 from tests.harness.share_frames import features
 
 ME = "User:ANONYMOUS"
 ALLOWED = "orders"
-ALLOWED_ID = topic_id(ALLOWED)
 COMMIT, OFFSET_FETCH, HEARTBEAT, LEAVE = 8, 9, 68, 13
 LONG = "x" * 40_000
 NO_SUCH = 3
+UNKNOWN_TAG = b"\1\x09\0"  # one, with the number 9 and no bytes
 
 
 READER: list[Right] = [
     (Operation.READ, ResourceType.TOPIC, ALLOWED),
     (Operation.READ, ResourceType.GROUP, "g"),
 ]
-
-
-def read(message: bytes) -> Any:
-    return codec.decode_passed(request_header(message), message)
-
-
-def refusal(message: bytes) -> str:
-    with pytest.raises(ProtocolError) as refused:
-        read(message)
-    return str(refused.value)
-
-
-def fetch_with(section: bytes) -> bytes:
-    """Return a Fetch whose partition has this tag section."""
-    return fetch(fetch_topic(ALLOWED_ID, fetch_partition(section)))
-
-
-def fetch_ending(section: bytes) -> bytes:
-    """Return a Fetch with this tag section."""
-    return fetch(fetch_topic(ALLOWED_ID, fetch_partition()), end=fetch_end(section=section))
 
 
 def everything() -> Authorizer:
@@ -87,92 +56,6 @@ async def test_every_forwarded_request_is_decoded_whoever_sends_it(
         await client.send_bytes(framed(codec.encode_request(key, version, 1, "me", {}) + b"x"))
         assert await client.is_closed()
     assert not world.broker.passed
-
-
-def test_replica_state_with_tags_is_a_protocol_error() -> None:
-    state = pack(">iq", 1, 1) + tags(tag(0, b"x"))
-    message = fetch_ending(tags(tag(1, state)))
-    assert "unknown tag 0" in refusal(message)
-    assert codec.decode_request(request_header(message), message).replica_state.replica_id == 1
-
-
-@pytest.mark.parametrize("number", [0, 1, 0x7F, 0x80, 2**14, 2**28, 2**31 - 1])
-def test_numbers_that_are_longer_than_needed_or_than_31_bits_are_refused(number: int) -> None:
-    whole = varint(number)
-    assert read_varint(whole, 0) == (number, len(whole))
-    if len(whole) < 5:
-        with pytest.raises(ProtocolError, match="longer than needed"):
-            read_varint(varint(number, len(whole) + 1), 0)
-    for beyond in (varint(2**31 + number), varint(2**32 + number), varint(number, 6)):
-        with pytest.raises(ProtocolError, match="more than 31 bits"):
-            read_varint(beyond, 0)
-
-
-@pytest.mark.parametrize(
-    ("section", "why"),
-    [
-        (tags(tag(7, b"x")), "unknown tag 7"),
-        (tags(tag(0, bytes(16)), tag(0, bytes(16))), "tag 0 after tag 0"),
-        (tags(tag(0, bytes(17))), "not as long as its size"),
-        (tags(tag(0, bytes(15))), "not as long as its size"),
-        (tags(tag(2**31 - 1, b"")), "unknown tag 2147483647"),
-        (tags(tag(2**31, b"")), "more than 31 bits"),
-        (varint(2**31 - 1), f"more than {ELEMENTS_MAX} entries"),
-    ],
-)
-def test_tags_have_the_encoding_that_kafka_gives_them(section: bytes, why: str) -> None:
-    read(fetch_with(tags(tag(0, bytes(15) + b"\1"))))
-    assert why in refusal(fetch_with(section))
-
-
-def test_tags_have_kafkas_order() -> None:
-    cluster, state = tag(0, compact(b"c")), tag(1, pack(">iq", -1, -1) + b"\0")
-    read(fetch_ending(tags(cluster, state)))
-    assert "tag 0 after tag 1" in refusal(fetch_ending(tags(state, cluster)))
-
-
-def test_request_with_header_tags_is_not_forwarded() -> None:
-    for header_tags in (tags(tag(0, b"x")), varint(0, 2)):
-        whole = fetch(fetch_topic(ALLOWED_ID, fetch_partition()))
-        at = request_header(whole).client_id_end
-        with pytest.raises(ProtocolError):
-            read(whole[:at] + header_tags + whole[at + 1 :])
-
-
-def test_requests_answered_by_the_gateway_may_have_unknown_tags() -> None:
-    """A broker ignores them, too: KIP-482."""
-    body = array(compact(b"g")) + b"\0" + tags(tag(3, b"new"))
-    message = request(15, 5, body, tags(tag(0, b"x")))
-    header = request_header(message)
-    assert codec.decode_request(header, message).groups == ["g"]
-    with pytest.raises(ProtocolError, match="header with tags"):
-        codec.decode_passed(header, message)
-
-
-@given(st.sampled_from([(key, v) for key in sorted(codec.REQUESTS) for v in codec.versions(key)]), st.data())
-def test_forwarded_request_equals_its_own_reencoding(api: tuple[int, int], data: st.DataObject) -> None:
-    """Whatever is damaged: what the gateway sends on is what it would write itself, to the byte."""
-    whole = bytearray(codec.encode_request(*api, 1, "me", {}))
-    begin = request_header(bytes(whole)).client_id_end
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(begin, len(whole)))
-        whole[at : at + data.draw(st.integers(0, 1))] = data.draw(st.binary(max_size=2))
-    message = bytes(whole)
-    header = request_header(message)
-    try:
-        request = codec.decode_passed(header, message)
-    except ProtocolError:
-        return
-    assert codec.with_body(header, message, request) == message
-
-
-@pytest.mark.parametrize("length", [2**15 - 1, 2**15])
-def test_string_length_limit_is_kafkas(length: int) -> None:
-    message = request(15, 5, array(compact(b"x" * length)) + b"\0" + b"\0")
-    if length < 2**15:
-        assert read(message).groups == ["x" * length]
-    else:
-        assert "a string of 32768 bytes" in refusal(message)
 
 
 def commit(topic: str) -> tuple[int, int, dict[str, Any]]:
@@ -236,6 +119,11 @@ async def test_unauthorized_topic_name_is_not_looked_up(world: GatewayFixture) -
         assert world.broker.metadata_asked == asked
 
 
+def request(api_key: int, version: int, body: bytes) -> bytes:
+    """Return a request of a flexible version, without the frame's size."""
+    return pack(">hhih", api_key, version, 1, 2) + b"me" + b"\0" + body
+
+
 def leave(members: int, section: bytes) -> bytes:
     one = compact(b"m" * 60) + b"\0" + b"\0" + section
     return request(LEAVE, 5, compact(b"g") + array(*([one] * members)) + b"\0")
@@ -253,11 +141,11 @@ def read_s(message: bytes) -> float:
 
 
 def test_decoding_time_is_linear_in_bytes_despite_many_tags() -> None:
-    plain, tagged = (read_s(leave(ELEMENTS_MAX // 2, section)) for section in (b"\0", tags(tag(9, b""))))
+    plain, tagged = (read_s(leave(ELEMENTS_MAX // 2, section)) for section in (b"\0", UNKNOWN_TAG))
     assert tagged < 5 * plain  # 60 times the time, if each tag section copied the rest
 
 
-@pytest.mark.parametrize("entry", [b"", tags(tag(9, b""))])
+@pytest.mark.parametrize("entry", [b"", UNKNOWN_TAG])
 def test_number_of_entries_in_a_request_is_limited(entry: bytes) -> None:
     message = leave(ELEMENTS_MAX + 1, entry or b"\0")
     header = request_header(message)
