@@ -5,6 +5,7 @@ and beside Kafka's classes for those that kio lacks.
 import dataclasses
 import datetime
 import io
+import struct
 import types
 import typing
 from enum import Enum
@@ -21,6 +22,7 @@ from kio.static.primitive import i16, i32
 
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, request_header
+from gateway.wire.schema_encoder import SchemaEncoder
 
 SOMETHING: dict[str, Any] = {
     "bool": True,
@@ -42,13 +44,17 @@ SOMETHING: dict[str, Any] = {
 
 
 class Fill(Enum):
-    """The content of fields: a value; null if the field is nullable; or the smallest value."""
+    """The content of fields: a value; one with a length of two bytes; null if the field is nullable; or the
+    smallest value.
+    """
 
     FULL = "full"
+    LONG = "long"
     NULL = "null"
     EMPTY = "empty"
 
 
+MANY = 130
 SERVED = sorted(codec.REQUESTS)
 # kio does not know them: see REQUESTS below.
 NEWER = {(ApiKey.ApiVersions, 5), (ApiKey.DeleteGroups, 3), (ApiKey.TxnOffsetCommit, 6)}
@@ -78,10 +84,15 @@ def _value(hint: Any, metadata: Any, fill: Fill) -> Any:
         item = typing.get_args(hint)[0]
         if fill is Fill.EMPTY:
             return ()
-        return (_value(item, metadata, fill), _value(item, metadata, Fill.FULL))
+        first = _value(item, metadata, fill)
+        if fill is Fill.LONG:
+            has_lists = dataclasses.is_dataclass(item) and "tuple[" in str(typing.get_type_hints(item))
+            return (first,) * (1 if has_lists else MANY)
+        return (first, _value(item, metadata, Fill.FULL))
     if dataclasses.is_dataclass(hint):
         return sample(hint, fill)
-    return SOMETHING[metadata["kafka_type"]]
+    kind = metadata["kafka_type"]
+    return "long" * MANY if fill is Fill.LONG and kind == "string" else SOMETHING[kind]
 
 
 def written(message: Any) -> bytes:
@@ -111,6 +122,7 @@ def test_requests_of_kio_are_decoded_and_reencoded_identically(key: int, version
 
 @pytest.mark.parametrize(("key", "version", "fill"), CASES)
 def test_responses_are_encoded_as_by_kio(key: int, version: int, fill: Fill) -> None:
+    """By the general codec, and by `SchemaEncoder` those that are frequent."""
     message: Any = sample(load_response_schema(key, version), fill)
     if key == ApiKey.ApiVersions:
         # A response with an error has the encoding of version 0, whatever version was requested.
@@ -118,7 +130,16 @@ def test_responses_are_encoded_as_by_kio(key: int, version: int, fill: Fill) -> 
     header: Any = type(message).__header_schema__
     expected = written(header(correlation_id=i32(7))) + written(message)
     decoded = codec.decode_response(key, version, expected)
-    assert codec.encode_response(RequestHeader(key, version, 7, None, 0), decoded) == expected
+    for response in (decoded, decoded.to_dict(json=False)):
+        assert codec.encode_response(RequestHeader(key, version, 7, None, 0), response) == expected
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    encoder = SchemaEncoder(codec.RESPONSES[ApiKey.OffsetFetch].json, 5)
+    for name, metadata, why in (("t", "x" * 40_000, "requires -32768"), (None, "", "name is null")):
+        partition = {"partition_index": 0, "committed_offset": 0, "metadata": metadata}
+        with pytest.raises((struct.error, ValueError), match=why):
+            encoder.encode({"topics": [{"name": name, "partitions": [partition]}]})
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), [case for case in CASES if Fill.FULL in case.values])
