@@ -9,11 +9,6 @@ from unittest.mock import patch
 import pytest
 
 from gateway.apis import share_groups
-from kafka_why.contract.kafka.share_requests import (
-    AlterShareGroupOffsets,
-    DeleteShareGroupOffsets,
-    ShareGroupHeartbeat,
-)
 from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.gateway_requests import DELETE_GROUPS
 from tests.harness.share_frames import (
@@ -25,9 +20,8 @@ from tests.harness.share_frames import (
     finds_share_groups,
 )
 from tests.harness.waiting import until
-from tests.unit.gateway.test_consumer_members import image
 
-UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, INVALID_REQUEST = 3, 15, 29, 42
+UNAVAILABLE, TOPIC_DENIED, INVALID_REQUEST = 15, 29, 42
 SHARE_STATE_MS = 60_000
 
 
@@ -41,32 +35,6 @@ async def assigned(world: GatewayFixture, client: RawClient, group_id: str = "g"
     (topic,) = second.assignment.topic_partitions
     assert (topic.topic_id, topic.partitions) == (topic_id("orders"), list(range(TOPICS["orders"])))
     return int(second.member_epoch)
-
-
-def last_beat(world: GatewayFixture) -> ShareGroupHeartbeat:
-    asked = world.core.asked[-1]
-    assert isinstance(asked, ShareGroupHeartbeat)
-    return asked
-
-
-@played
-async def test_share_group_heartbeats_reach_the_coordinator(world: GatewayFixture) -> None:
-    """What a member says reaches the coordinator with what the brokers know of its topics (row SP1)."""
-    client = await finds_share_groups(world)
-    epoch = await assigned(world, client)
-    assert last_beat(world).topics is None
-    asked_of_brokers = world.broker.metadata_asked
-    answer = await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": epoch})
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, epoch, None)
-    assert answer.heartbeat_interval_ms == 5_000
-    assert world.broker.metadata_asked == asked_of_brokers
-    named = beat(names=["orders", "absent"]) | {"member_epoch": epoch, "rack_id": "r"}
-    assert (await client.ask(HEARTBEAT, 1, **named)).error_code == 0
-    assert last_beat(world).topics == {"orders": image("orders"), "absent": None}
-    assert (last_beat(world).rack_id, last_beat(world).principal) == ("r", "User:ANONYMOUS")
-    left = await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": -1})
-    assert (left.error_code, left.member_epoch) == (0, -1)
-    assert not world.broker.passed
 
 
 @played(expose_internal_topics=False)
@@ -96,41 +64,6 @@ async def left(world: GatewayFixture, client: RawClient, group_id: str = "g") ->
     """An Empty group in which all partitions of the topic `orders` are initialized."""
     await assigned(world, client, group_id)
     assert (await client.ask(HEARTBEAT, 1, **beat(group_id) | {"member_epoch": -1})).error_code == 0
-
-
-async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
-    """Return the only request of this kind, when the coordinator has it."""
-    await world.core.wait_for(lambda: any(isinstance(one, kind) for one in world.core.asked))
-    (asked,) = (one for one in world.core.asked if isinstance(one, kind))
-    return asked
-
-
-@played
-async def test_so9_so14_offsets_are_answered_after_the_share_coordinator(
-    world: GatewayFixture,
-) -> None:
-    """No broker gets the requests. Names of topics are the brokers' to say, the rest the coordinator's."""
-    client = await finds_share_groups(world)
-    await left(world, client)
-    images = {"orders": image("orders"), "absent": None}
-    await client.send(ALTER_OFFSETS, 0, group_id="g", topics=moved("orders", "absent"))
-    assert (await arrives(world, AlterShareGroupOffsets)).images == images
-    assert world.core.waiting == 1
-    world.core.carry_out_tasks("g")
-    _, answer = await client.receive()
-    assert (answer.error_code, answer.error_message) == (0, None)
-    found = {topic.topic_name: (topic.topic_id, topic.partitions[0].error_code) for topic in answer.responses}
-    assert found["orders"] == (topic_id("orders"), 0)
-    assert found["absent"][1] == UNKNOWN_TOPIC
-    topics = [{"topic_name": topic} for topic in ("orders", "absent")]
-    await client.send(DELETE_OFFSETS, 0, group_id="g", topics=topics)
-    assert (await arrives(world, DeleteShareGroupOffsets)).images == images
-    world.core.carry_out_tasks("g")
-    _, answer = await client.receive()
-    found = {topic.topic_name: (topic.topic_id, topic.error_code) for topic in answer.responses}
-    assert found["orders"] == (topic_id("orders"), 0)
-    assert found["absent"][1] == UNKNOWN_TOPIC
-    assert not world.broker.passed
 
 
 @pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
@@ -204,25 +137,6 @@ def offsets(answer: Any) -> dict[str, dict[str, list[tuple[int, int, int]]]]:
 
 
 ORDERS = [0, 1, 2]
-AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
-
-
-@played
-async def test_so3_offsets_are_queried_for_partitions_the_coordinator_knows(world: GatewayFixture) -> None:
-    """Rows SO4 and SO5: what a request names passes as it is, and that there is no group is no error."""
-    client = await finds_share_groups(world)
-    await assigned(world, client)
-    asked = answers_of_the_broker(world)
-    named = [{"topic_name": "prices", "partitions": [0, 9]}]
-    groups = [{"group_id": "g", "topics": None}, {"group_id": "absent", "topics": None}]
-    answer = await client.ask(OFFSETS, 1, groups=[*groups, {"group_id": "other", "topics": named}])
-    assert asked == [{"g": {"orders": ORDERS}, "other": {"prices": [0, 9]}}]
-    assert offsets(answer) == {
-        "g": {"orders": AT_5},
-        "other": {"prices": [(0, 5, 0), (9, 5, 0)]},
-        "absent": {},
-    }
-    assert {group.error_code for group in answer.groups} == {0}
 
 
 @played

@@ -131,18 +131,6 @@ async def test_unknown_topic_id_is_not_forwarded(world: GatewayFixture) -> None:
     assert not world.broker.passed
 
 
-@pytest.mark.parametrize("version", [3, 8, 9, 12])
-@played(rights=[(Operation.WRITE, TOPIC, "orders")])
-async def test_allowed_part_of_a_produce_is_forwarded(world: GatewayFixture, version: int) -> None:
-    world.broker.answers[ApiKey.Produce] = produced("orders")
-    answer = await world.ask(ApiKey.Produce, version, **produce("orders", "prices"))
-    assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
-    assert [topic.name for topic in last_passed(world).topic_data] == ["orders"]
-    await world.ask(ApiKey.Produce, version, **produce("orders"))
-    whole = codec.encode_request(ApiKey.Produce, version, 2, "me", produce("orders"))
-    assert world.broker.messages[-1] == whole
-
-
 @played(rights=[])
 async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayFixture) -> None:
     client = await world.client()
@@ -224,26 +212,6 @@ async def test_internal_topics_stay_closed_despite_write_permission(world: Gatew
     assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
     refused = await world.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))
     assert errors_of(refused) == {OWN: 17, "prices": REFUSED}
-
-
-NEW = "new-topic"
-
-
-@pytest.mark.parametrize("may_create", [False, True])
-@pytest.mark.parametrize("version", [1, 3, 4, 12])
-@played(rights=[(Operation.DESCRIBE, TOPIC, name) for name in ("orders", NEW)])
-async def test_metadata_does_not_create_a_topic_for_an_unauthorized_client(
-    world: GatewayFixture, version: int, may_create: bool
-) -> None:
-    operations = [Operation.DESCRIBE, Operation.CREATE][: 1 + may_create]
-    world.allow(*((operation, TOPIC, name) for operation in operations for name in ("orders", NEW)))
-    topics = [{"name": name} for name in ("orders", NEW)]
-    answer = await world.ask(ApiKey.Metadata, version, topics=topics, allow_auto_topic_creation=True)
-    assert {topic.name: topic.error_code for topic in answer.topics} == {"orders": 0, NEW: 3}
-    passed = last_passed(world)
-    names = {topic.name for topic in passed.topics}
-    would_create = NEW in names and (version < 4 or passed.allow_auto_topic_creation)
-    assert would_create is may_create
 
 
 @pytest.mark.parametrize("version", [12, 13])

@@ -293,23 +293,3 @@ async def test_tg10_request_of_a_disconnected_client_is_dropped(world: GatewayFi
     brokers.finds = [15, 15, 15, 0]
     await commit(world, 3)
     assert brokers.asked.count(ApiKey.DescribeTransactions) == len(world.core.asked) == 1
-
-
-@played
-async def test_topics_are_identified_by_id_from_version_6_on(world: GatewayFixture) -> None:
-    Brokers().on(world)
-    partitions = [
-        {"partition_index": 0, "committed_offset": 7},
-        {"partition_index": 9, "committed_offset": 7},
-    ]
-    orders, nobodys = topic_id("orders"), topic_id("nobody's")
-    topics = [{"topic_id": found, "partitions": partitions} for found in (orders, nobodys)]
-    fields = {**PRODUCER, "group_id": "g", "topics": topics}
-    found = outcomes(await world.ask(ApiKey.TxnOffsetCommit, 6, **fields))
-    assert set(found) == {(orders, 0, 0), (orders, 9, 3), (nobodys, 0, 100), (nobodys, 9, 100)}
-    (asked,) = world.core.asked
-    assert isinstance(asked, TxnOffsetCommit)
-    (topic,) = asked.topics
-    assert (topic.name, topic.topic_id) == ("orders", orders)
-    assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [(0, 7)]
-    assert (asked.api_version, asked.txn_version) == (6, 2)
