@@ -21,21 +21,6 @@ async def waits(world: GatewayFixture, requests: int) -> None:
     await until(lambda: sum(connection.unanswered for connection in world.gateway.connections()) >= requests)
 
 
-@played(at_coordinator=3)
-async def test_requests_over_the_coordinator_capacity_wait_and_get_no_error(world: GatewayFixture) -> None:
-    held = [hold(world, f"g{number}") for number in range(3)]
-    clients = await beating(world, 10)
-    await until_asked(world, 3)
-    await nothing_more(world, 3)
-    held[1].set()
-    await until_asked(world, 10)  # one after another in the one free place
-    assert [request.group_id for request in world.core.asked] == [f"g{number}" for number in range(10)]
-    for event in held:
-        event.set()
-    for client in clients:
-        assert (await client.receive())[1].error_code == UNKNOWN_MEMBER_ID
-
-
 @played(at_coordinator=1)
 async def test_request_that_may_be_parked_needs_no_capacity(world: GatewayFixture) -> None:
     hold(world, "g0")

@@ -7,8 +7,6 @@ from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
     COMMIT,
-    DELETE_GROUPS,
-    DESCRIBE,
     HEARTBEAT,
     OFFSET_FETCH,
     commit_fields,
@@ -72,53 +70,6 @@ async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(wor
     held.set()
     assert await numbers(client, len(sent)) == sent
     assert asked(world)[-1] == "Heartbeat"
-
-
-def about(*group_ids: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """Return a request of each API that may be about several groups."""
-    return [
-        (DESCRIBE, 5, {"groups": group_ids}),
-        (CONSUMER_GROUP_DESCRIBE, 1, {"group_ids": group_ids}),
-        (DELETE_GROUPS, 2, {"groups_names": group_ids}),
-        (OFFSET_FETCH, 9, {"groups": [{"group_id": name, "topics": None} for name in group_ids]}),
-    ]
-
-
-@played(in_flight_per_connection=3)
-async def test_coordinator_requests_in_flight_of_a_connection_are_limited(world: GatewayFixture) -> None:
-    client, other = await world.client(), await world.client()
-    held = hold(world, "g")
-    sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(100)]
-    await until_asked(world, 3)
-    assert (await other.ask(HEARTBEAT, 4, **beat("h"))).error_code == UNKNOWN_MEMBER_ID
-    await nothing_more(world, 4)
-    held.set()
-    assert await numbers(client, 100) == sent
-
-
-@played(in_flight_bytes_per_connection=100_000)
-async def test_bytes_in_flight_of_a_connection_are_limited(world: GatewayFixture) -> None:
-    client = await world.client()
-    held = hold(world, "g")
-    long = {**beat(), "member_id": "m" * 30_000}
-    sending = asyncio.create_task(_send_all(client, long, 500))  # 15 MB: more than the sockets hold
-    await until_asked(world, 4)
-    await nothing_more(world, 4)
-    assert not sending.done()
-    held.set()
-    sent = await sending
-    assert await numbers(client, 500) == sent
-
-
-async def _send_all(client: RawClient, fields: dict[str, Any], count: int) -> list[int]:
-    return [await client.send(HEARTBEAT, 4, **fields) for _ in range(count)]
-
-
-@played(in_flight_bytes_per_connection=1)
-async def test_request_over_the_byte_limit_is_dispatched_alone(world: GatewayFixture) -> None:
-    client = await world.client()
-    sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
-    assert await numbers(client, 3) == sent
 
 
 @played

@@ -1,7 +1,6 @@
 """TLS and SASL/PLAIN at the listeners."""
 
 import asyncio
-import ssl
 from pathlib import Path
 from unittest.mock import patch
 
@@ -162,22 +161,6 @@ async def test_sasl_on_a_listener_without_sasl_is_refused_and_not_forwarded(worl
     assert (await world.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
     assert world.broker.passed == []
     assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-
-@played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=1.0)
-async def test_requests_are_served_over_tls(world: GatewayFixture) -> None:
-    tls = ssl.create_default_context(cafile=PEM)
-    client = await world.client(tls=tls)
-    for at_once in range(1, 6):
-        beats = [await client.send(HEARTBEAT, 4, **BEAT) for _ in range(at_once)]
-        assert [(await client.receive())[0] for _ in beats] == beats
-    for size in (0, 1_000, 1_000_000):
-        await client.send_bytes(framed(bytes.fromhex("0002 0001 00000007 ffff") + bytes(size)))
-        assert await client.receive_bytes() == (7).to_bytes(4, "big") + bytes(size)
-    plain = await world.client()
-    await plain.send_bytes(framed(bytes.fromhex("0002 0001 00000001 ffff")))
-    assert (await plain.rest())[:1] in (b"", b"\x15")  # a TLS alert
-    assert len(world.broker.passed) == 3
 
 
 def test_unusable_security_file_is_named_in_the_error() -> None:
