@@ -37,11 +37,10 @@ from gateway.upstream.share_groups import SHARE_VERSION, Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import framed, request_header
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import ANONYMOUS, Request, Response
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode, Request, Response
 
 HOST = "127.0.0.1"
 GROUPS = 1_000

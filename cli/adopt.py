@@ -9,7 +9,7 @@ import click
 from kafka_why.cli.groups.common import output_option
 from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
-from kafka_why.groups.tables import Column, render_table
+from kafka_why.wording import Column, render_table
 from operations.adopt.groups_at import AdoptError, GroupAdmin
 from operations.adopt.plan import AdoptDecision, AdoptPlan, plan
 

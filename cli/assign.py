@@ -15,13 +15,17 @@ from kafka_why.cli.parameters import ParsedOption, as_object, cluster_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.escaping import visible_text
 from kafka_why.groups.gather import describe_groups, describe_partitions
-from kafka_why.why.wording import Names
-from operations.assign.compare import StrategyResult, current_result, outcomes
-from operations.assign.live import live_group, subscribed_topics
-from operations.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
-from operations.assign.text import outcome_text, summary_text
+from kafka_why.wording import Names, visible_text
+from operations.assign.compare import StrategyResult, current_result, outcome_text, outcomes, summary_text
+from operations.assign.strategies import (
+    CLIENT_STRATEGIES,
+    KNOWN,
+    check_strategy,
+    live_group,
+    rounds,
+    subscribed_topics,
+)
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 

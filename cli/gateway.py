@@ -1,6 +1,9 @@
-"""`group-coordinator gateway`: Kafka's wire protocol in front of a coordinator that runs elsewhere."""
+"""`group-coordinator gateway` and `rocketmq-gateway`: Kafka's wire protocol or RocketMQ's remoting protocol
+in front of a coordinator that runs elsewhere; and `gateway-user`, an entry of a gateway's users file.
+"""
 
 import json
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,14 +14,27 @@ from prometheus_client import CollectorRegistry
 
 from cli.gateway_options import Listening, gateway_options
 from cli.gateway_processes import ProcessFailed, ProcessOptions, ServedGateway, serving_processes
+from cli.rocketmq_options import NAME_SERVERS, RocketmqListening, rocketmq_options
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
+from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
+from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
+from gateway.running import RunningGateway
 from gateway.service import STARTUP_ERRORS, running
-from kafka_why.cli.output import configure_logs, show, show_encoded
+from kafka_why.cli.output import configure_logs, show, show_data, show_encoded
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, with_options
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.credentials import (
+    HASHES,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    InvalidEntry,
+    ScramCredential,
+    Users,
+)
 from kafka_why.metrics.http import HttpPort
 from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.web import WebUnavailable
@@ -137,3 +153,108 @@ def _serving(
     options = listening.options(client_config, layout_on(client_config, prefix), security)
     with watching_threads(stop.fail), running(options) as gateway:
         yield gateway
+
+
+@click.command()
+@cluster_options()
+@click.option(
+    "--namesrv",
+    type=NAME_SERVERS,
+    required=True,
+    metavar="HOST:PORT;...",
+    help="Name servers of the RocketMQ cluster.",
+)
+@rocketmq_options(listen="127.0.0.1:9876")
+@click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
+@metrics_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
+def rocketmq_gateway(
+    client_config: ClientConfig,
+    namesrv: tuple[str, ...],
+    rocketmq: RocketmqListening,
+    prefix: str,
+    metrics_host: str,
+    metrics_port: int,
+    as_json: bool,
+) -> None:
+    """Serve unmodified RocketMQ clients (remoting protocol), until Ctrl-C.
+
+    Requests about consumer groups go to the coordinator, all others to the cluster of the name servers. The
+    coordinator's topics are on a Kafka cluster.
+    """
+    configure_logs()
+    exit_on_signals()
+    stop = StopEvent()
+    try:
+        with (
+            watching_threads(stop.fail),
+            _serving_rocketmq(rocketmq, rocketmq.servers(namesrv), client_config, prefix) as served,
+            gateway_http_port(
+                served,
+                stop,
+                metrics_host,
+                metrics_port,
+                collector=GatewayCollector(served.numbers, ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX),
+                checks=ROCKETMQ_CHECKS,
+            ) as http,
+        ):
+            stop_on_signals(stop)
+            ready = {"gateway": str(served.address), "namesrv": ";".join(namesrv), "metrics": http.url}
+            for_people = f"ready: clients take namesrvAddr={served.address}; metrics {http.url}"
+            show_encoded(json.dumps(ready)) if as_json else show(for_people)
+            stop.wait()
+            if stop.failure is not None:
+                raise click.ClickException(stop.failure)
+            exit_on_signals()  # a second one ends it at once
+            served.drain(rocketmq.rocketmq_drain_timeout_s)
+    except (*ROCKETMQ_STARTUP_ERRORS, OSError, ValueError, WebUnavailable, ClientError, KafkaError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _serving_rocketmq(
+    rocketmq: RocketmqListening, servers: RocketMqServers, client_config: ClientConfig, prefix: str
+) -> Iterator[RunningGateway]:
+    options = rocketmq.options(servers, client_config, layout_on(client_config, prefix))
+    with running_rocketmq(options) as gateway:
+        yield gateway
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--mechanism",
+    type=click.Choice(list(HASHES)),
+    default="SCRAM-SHA-512",
+    show_default=True,
+    help="The mechanism by which the user authenticates.",
+)
+@click.option(
+    "--iterations",
+    type=WholeNumber(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=MIN_ITERATIONS,
+    show_default=True,
+    help="How often the password is hashed.",
+)
+def gateway_user(name: str, mechanism: str, iterations: int) -> None:
+    """Print the line of NAME for the file of `gateway --sasl-users`. The line has no password.
+
+    The password is the first line of the standard input.
+    """
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise click.ClickException("the standard input has no password")
+    entry = ScramCredential.of(mechanism, password, iterations).entry(mechanism)
+    line = f"{name}:{entry}"
+    try:
+        is_usable = Users([line]).mechanisms == (mechanism,) and "\n" not in name and ":" not in name
+    except InvalidEntry:
+        is_usable = False
+    if not is_usable:
+        raise click.ClickException("a name is not empty, has no colon and does not begin with #")
+    show_data(f"{line}\n")

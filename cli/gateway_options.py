@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import LISTENERS
-from cli.settings import checked_pairs
+from cli.coordinator_parameters import LISTENERS, checked_pairs
 from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import SETTINGS, Limits

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 from kafka.errors import KafkaError
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from cli.console import EscapingConsole
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
@@ -32,14 +32,21 @@ from kafka_why.contract.history_reader import (
 from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from kafka_why.escaping import visible, visible_text
-from kafka_why.partition_text import holdings, progress
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.entry_text import clock, entry_line
-from kafka_why.why.wording import is_bare
+from kafka_why.why.follow import clock, entry_line
+from kafka_why.wording import holdings, is_bare, progress, visible, visible_lines, visible_text
+
+
+class EscapingConsole(Console):
+    """A console of rich that escapes all unprintable characters."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible_lines(segment.text), segment.style)
+
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import click
 
-from cli.settings import checked_pairs
+from cli.coordinator_parameters import checked_pairs
 from gateway.limits import Limits
 from gateway.rocketmq.addresses import AddressTemplate, BrokerPorts, parse_broker_port
 from gateway.rocketmq.options import DRAIN_TIMEOUT_S, ROCKETMQ_SETTINGS, RocketmqOptions, rocketmq_limits

@@ -14,10 +14,9 @@ from click.core import ParameterSource
 from cli.gateway_options import LISTENING
 from cli.live_view import LiveView
 from cli.rocketmq_options import ROCKETMQ_LISTENING
-from cli.run_gateway import Gateways, GatewayToStart, metrics_and_checks
+from cli.run_gateway import Gateways, GatewayToStart, RocketmqToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
 from cli.run_page import RunPage
-from cli.run_rocketmq import RocketmqToStart
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable

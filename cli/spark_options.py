@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import click
 
-from cli.settings import name_value_pairs
+from cli.coordinator_parameters import name_value_pairs
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, with_options
 from streaming.query.spark_settings import (
     DEFAULT_STATE_PARTITIONS,

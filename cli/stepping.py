@@ -5,7 +5,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from cli.console import EscapingConsole
+from cli.live_view import EscapingConsole
 from operations.replay.steps import StepBrowser
 
 KEYS = (

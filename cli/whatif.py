@@ -4,14 +4,13 @@ import sys
 
 import click
 
-from cli.replay_source import RecordingSource, recording_options, reported
+from cli.replay import RecordingSource, recording_options, reported
 from kafka_why.cli.output import configure_logs, show, show_json
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from operations.replay.read_topics import RecordingPart
-from operations.whatif.answer import WhatIfAnswer, answer
 from operations.whatif.changes import ASSIGNORS, Changes, parse_changes
 from operations.whatif.run import WhatIfError, log_of
-from operations.whatif.text import answer_text, summary
+from operations.whatif.text import WhatIfAnswer, answer, answer_text, summary
 
 NOT_REPRODUCED = 1
 

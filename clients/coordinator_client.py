@@ -33,12 +33,12 @@ from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.codec import NO_PACKS, unpack
 from kafka_why.contract.early_answers import EarlyAnswers, Headers
 from kafka_why.contract.kafka import requests as kafka
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorResponse
-from kafka_why.contract.pack import NO_PACKS, unpack
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ToConnection
 from kafka_why.lifetimes import Closeable
@@ -136,7 +136,7 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a message of the responses topic. A record may hold several (`kafka_why.contract.pack`).
+    """Decode a message of the responses topic. A record may hold several (`kafka_why.contract.codec`).
 
     Raises msgspec.DecodeError or UnicodeDecodeError.
     """

@@ -11,9 +11,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import AnyResponse as KafkaResponse
-from kafka_why.contract.messages import ErrorResponse, Response
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, Response
 from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import Unanswered
@@ -123,7 +122,7 @@ class MessageCounts:
     """Counts of the messages of the reply partition, and of written records. `duplicates` were answers to
     this client's requests no longer in flight: repeated, or late. `unknown` were for other clients,
     `malformed` could not be decoded. `requests_written` requests were written in `records_written` records
-    (`kafka_why.contract.pack`).
+    (`kafka_why.contract.codec`).
     """
 
     answered: int = 0

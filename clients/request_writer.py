@@ -16,13 +16,12 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.pending import PendingRequest, PendingRequests, RequestTooLarge
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import PACK_MAX_BYTES, PACK_MAX_REQUESTS, encode, pack, pack_key, slot_of
 from kafka_why.contract.layout import excess
-from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
 # Packing: a slot's requests that wait for the acknowledgement of the partition's last records form its next
-# record (`kafka_why.contract.pack`).
+# record (`kafka_why.contract.codec`).
 #
 # A partition has at most one round of unacknowledged records, one of each slot. So a group's requests are in
 # the log in the order in which they were added, independently of the producer. Slots wait for each other,

@@ -10,9 +10,8 @@ from gateway.coordinator.backend import Backend
 from gateway.net.server import Gateway
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
-from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 
 LISTENING, BROKERS, COORDINATOR = "listening", "brokers", "coordinator"
 CHECKS = (LISTENING, BROKERS, COORDINATOR)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from kafka_why.connections.http_exchange import exchange
 from kafka_why.contract.service import ReplicaState, ServiceStatus, TransactionsSummary
-from kafka_why.why.wording import duration_text
+from kafka_why.wording import duration_text
 
 PATH = "/status"
 FRESH_S = 2.0

@@ -8,7 +8,6 @@ from typing import TypeVar
 from msgspec import UNSET, Struct, structs
 
 from kafka_why.contract.codec import encode
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import AnyHistoryEntry, StoredView
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.responses import AnyResponse
@@ -19,12 +18,12 @@ from kafka_why.contract.kafka.snapshot import (
     ShareSnapshot,
     ShareTask,
 )
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
 from kafka_why.contract.rocketmq.responses import ResponseCode
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
 # The remaining length of a sentence that lists members, in a shortened record.
 SHORTENED_TEXT_CHARS = 16_384

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from kafka_why.contract.codec import AnyRequest, Unanswered
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import StoredView
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
-from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType, ReleaseGroup
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import ErrorResponse, GroupType
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType
 from state.config import CoordinatorConfig
 
 G = TypeVar("G")

@@ -23,11 +23,11 @@ from bench.load.requests import (
     leave_request,
     sync_request,
 )
+from kafka_why.contract.codec import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
 from kafka_why.contract.early_answers import EarlyAnswers
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyAnswered, JoinGroup
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of
 
 SILENCE_S = 300.0

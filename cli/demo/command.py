@@ -17,9 +17,9 @@ from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.cli.output import configure_logs, show, show_stderr
-from kafka_why.escaping import visible_lines, visible_text
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import ClientError
+from kafka_why.wording import visible_lines, visible_text
 
 FAILURES = (
     BrokerFailed,

@@ -17,11 +17,11 @@ from embedded.jars import jar_paths
 from embedded.java import QUICK_COMPILER, find_java
 from kafka_why.cli.output import show
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.escaping import visible_lines
 from kafka_why.local_files import make_private_folder
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.rocketmq.polled.cluster import ClusterPoller
 from kafka_why.why.rocketmq.polled.model import GroupPoll, SymptomKind, queues_text
+from kafka_why.wording import visible_lines
 
 # Names in RocketMQ's quick start.
 GROUP, TOPIC = "please_rename_unique_group_name_4", "TopicTest"

@@ -19,8 +19,8 @@ from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import make_private_folder
-from kafka_why.partition_text import number_list
 from kafka_why.service_folder import ServiceFolder
+from kafka_why.wording import number_list
 
 GROUP = "demo"
 TOPIC = "demo-orders"

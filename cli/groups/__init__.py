@@ -4,10 +4,9 @@ groups.
 
 import click
 
-from cli.groups.change import delete, delete_offsets, release, remove_members
+from cli.groups.change import abort_pending, delete, delete_offsets, release, remove_members
 from cli.groups.coordinator import CoordinatorCluster
 from cli.groups.reset import reset_offsets
-from cli.groups.transactions import abort_pending
 from kafka_why.cli import groups as explainer
 
 

@@ -1,5 +1,8 @@
-"""`groups delete`, `delete-offsets`, `remove-members`, `release`: the subcommands that change a group."""
+"""`groups delete`, `delete-offsets`, `remove-members`, `release`, `abort-pending`: the subcommands that
+change a group.
+"""
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 
 import click
@@ -13,15 +16,23 @@ from kafka_why.cli.groups.common import (
     show_table,
 )
 from kafka_why.cli.output import show, show_json, show_stderr
-from kafka_why.cli.parameters import ParsedOption
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.cli.parameters import INT64, ParsedOption
 from kafka_why.contract.kafka.requests import LeavingMember
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.escaping import visible_text
-from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from kafka_why.groups.gather import KnownTypes, describe_groups
-from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
+from kafka_why.groups.render import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    OffsetDeletion,
+    Removal,
+    error_name,
+    error_text,
+    offset_deletion_table,
+    pending_table,
+    removal_table,
+)
 from kafka_why.groups.selection import ChosenPartitions, TopicChoice, choose_partitions, parse_topic
+from kafka_why.wording import visible_text
 from operations.admin.requests import GroupRequests, PartitionErrors, Removed
 
 
@@ -197,3 +208,72 @@ def release(cluster: CoordinatorCluster, named: Sequence[str], all_groups: bool,
             show_stderr(f"Error: Group '{group_id}' could not be released due to: {error_text(error)}")
     if not errors:
         show_stderr("No group is quarantined.")
+
+
+@click.command("abort-pending")
+@connection_options
+@group_options
+@click.option(
+    "--transactional-id",
+    "transactional_ids",
+    multiple=True,
+    help="Only of this transactional id; repeatable.",
+)
+@click.option("--producer-id", "producer_ids", type=INT64, multiple=True, help="Only of this producer id.")
+@click.option("--execute", is_flag=True, help="Drop them. Without it they are only shown.")
+@output_option
+def abort_pending(
+    cluster: CoordinatorCluster,
+    named: Sequence[str],
+    all_groups: bool,
+    transactional_ids: Sequence[str],
+    producer_ids: Sequence[int],
+    execute: bool,
+    output: str,
+) -> None:
+    """Show offsets that are pending in transactions, and with --execute drop them.
+
+    Drop only offsets of a transaction that the brokers have aborted, or will never end (see
+    `kafka-transactions describe` and `abort`). If the brokers commit it, its records are visible and its
+    offsets are lost, so its input is processed twice.
+    """
+    chosen = [
+        one
+        for one in cluster.pending_transactions()
+        if (all_groups or one.group_id in named)
+        and (not transactional_ids or one.transactional_id in transactional_ids)
+        and (not producer_ids or one.producer_id in producer_ids)
+    ]
+    errors = (
+        [error_name(code) for code in cluster.requests.abort_pending(chosen)] if execute and chosen else []
+    )
+    if output == "json":
+        dropped = errors or [None] * len(chosen)
+        show_json(
+            [
+                {
+                    "group": one.group_id,
+                    "transactional_id": one.transactional_id,
+                    "producer_id": one.producer_id,
+                    "producer_epoch": one.producer_epoch,
+                    "partitions": one.partitions,
+                    "since_ms": one.at_ms,
+                    "dropped": execute and error is None,
+                    "error": error,
+                }
+                for one, error in zip(chosen, dropped, strict=True)
+            ]
+        )
+        return
+    if not chosen:
+        show_stderr("No offset is pending in a transaction.")
+        return
+    show_table(pending_table(chosen, round(time.time() * 1000)))
+    if not execute:
+        show_stderr("Nothing was dropped: --execute is not given.")
+    for one, error in zip(chosen, errors, strict=False):
+        if error is not None:
+            show_stderr(
+                f"Error: Offsets of group '{one.group_id}' in transaction '{one.transactional_id}' were not "
+                f"dropped due to: {error_text(error)}"
+            )

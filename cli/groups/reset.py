@@ -18,14 +18,12 @@ from kafka_why.cli.groups.common import (
 )
 from kafka_why.cli.output import show_data, show_json, show_stderr
 from kafka_why.cli.parameters import INT64, ParsedOption
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.error_text import error_text
 from kafka_why.groups.gather import LogOffsets
-from kafka_why.groups.render import ResetRow, reset_table
+from kafka_why.groups.render import ResetRow, error_text, reset_table
 from kafka_why.groups.selection import TopicChoice, parse_datetime_ms, parse_duration_ms, parse_topic
 from operations.admin.plan_file import PlanFileError, export_plan, read_plan
-from operations.admin.prepare import prepare_reset
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (
     FromFile,
@@ -37,6 +35,7 @@ from operations.admin.reset import (
     ToLatest,
     ToOffset,
     ToTime,
+    prepare_reset,
 )
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]

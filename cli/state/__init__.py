@@ -2,12 +2,8 @@
 
 import click
 
-from cli.state.backup import backup
-from cli.state.diff import diff
-from cli.state.export import export_
-from cli.state.import_ import import_
-from cli.state.read import read
-from cli.state.rollback import rollback
+from cli.state.move import backup, export_, import_, rollback
+from cli.state.read import diff, read
 
 
 @click.group()

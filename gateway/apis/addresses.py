@@ -18,7 +18,7 @@ from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 _FIRST_QUORUM_WITH_NODES = 2
 

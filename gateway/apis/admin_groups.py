@@ -28,9 +28,9 @@ from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.schema_encoder import EncodedList
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DeleteGroup, DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the same name
 
 _FIELDS = "group_id", "protocol_type", "group_state", "group_type"

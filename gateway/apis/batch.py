@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 # The maximum of one request's groups at the coordinator at a time, a small part of `Limits.at_coordinator`.
 AT_ONCE = 64

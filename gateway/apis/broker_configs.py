@@ -15,9 +15,9 @@ from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroupConfigs
 from kafka_why.contract.kafka.responses import GroupConfigValue
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 
 _BROKER = 4  # ConfigResource.Type.BROKER

@@ -24,7 +24,6 @@ from gateway.wire import offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.heartbeats import decode_heartbeat
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -40,6 +39,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,

@@ -31,9 +31,9 @@ from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
 from kafka_why.contract.kafka.responses import GroupConfigValue
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
 from state.kafka.settings import KEPT_SETTINGS

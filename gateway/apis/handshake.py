@@ -13,7 +13,7 @@ from gateway.apis.context import RequestContext
 from gateway.upstream.share_groups import SHARE_VERSION
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_IDS = 5

@@ -30,7 +30,6 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.heartbeats import decode_consumer_heartbeat, decode_share_heartbeat
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupDescribe,
     ConsumerGroupHeartbeat,
@@ -45,7 +44,7 @@ from kafka_why.contract.kafka.responses import (
     ShareGroupHeartbeatResponse,
 )
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, TopicImages
-from kafka_why.contract.messages import Request
+from kafka_why.contract.messages import ErrorCode, Request
 from state.kafka.share.heartbeat import MEMBER_ID_MAX_CHARS
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}

@@ -23,7 +23,6 @@ from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -37,6 +36,7 @@ from kafka_why.contract.kafka.responses import (
     PartitionError,
     TxnOffsetCommitResponse,
 )
+from kafka_why.contract.messages import ErrorCode
 
 Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 

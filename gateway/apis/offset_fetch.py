@@ -25,9 +25,9 @@ from gateway.authorization.acls import Operation
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import OffsetFetch, TopicPartitions
 from kafka_why.contract.kafka.responses import FetchedTopic, OffsetFetchResponse
+from kafka_why.contract.messages import ErrorCode
 
 _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8

@@ -50,7 +50,6 @@ from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import (
     AlteredShareTopic,
     AlterShareGroupOffsetsResponse,
@@ -64,7 +63,7 @@ from kafka_why.contract.kafka.share_requests import (
     DescribeShareGroupOffsets,
     TopicImages,
 )
-from kafka_why.contract.messages import Request
+from kafka_why.contract.messages import ErrorCode, Request
 
 # The offsets of share groups (KIP-932) of this project's coordinator.
 #

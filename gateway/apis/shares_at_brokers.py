@@ -45,7 +45,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.fetch_messages import error_of, with_member_id
 from gateway.wire.framing import ProtocolError
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 _TOPIC_DENIED = GatewayError.TOPIC_AUTHORIZATION_FAILED
 _DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization failed."}

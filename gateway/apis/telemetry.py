@@ -19,7 +19,7 @@ from gateway.telemetry.otlp import read_metrics
 from gateway.telemetry.service import MAX_BYTES, ClientTelemetry, Pusher, is_valid_id, kafka_uuid, record_of
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 _COMPRESSION_TYPES = frozenset(CompressionType)
 

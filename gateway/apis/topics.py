@@ -23,10 +23,10 @@ from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, ClusterTopic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.responses import PartitionError
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
+from kafka_why.contract.messages import ErrorCode
 from records.topic_patterns import digest, resolve
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)

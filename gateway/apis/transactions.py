@@ -29,8 +29,8 @@ from gateway.upstream.transactions import (
 )
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import TxnOffsetCommit
+from kafka_why.contract.messages import ErrorCode
 
 # The time for all requests to the brokers. With ANSWER_TIMEOUT_MS it is less than clients' 30 s.
 BROKERS_TIMEOUT_S = 4.0

@@ -24,8 +24,7 @@ from gateway.coordinator.oversized import refused
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning, quoted
 from gateway.metrics.counts import DurationHistogram
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import Request, Response
+from kafka_why.contract.messages import ErrorCode, Request, Response
 from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.topic_reader import ClientError
 

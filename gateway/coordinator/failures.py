@@ -22,7 +22,7 @@ from clients.pending import (
     RequestTimedOut,
     RequestTooLarge,
 )
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.topic_reader import ClientError

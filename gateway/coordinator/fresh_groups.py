@@ -26,10 +26,9 @@ from clients.coordinator_client import (
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import GroupsView, KnownGroup
 from gateway.limits import Limits
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
-from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 from kafka_why.partitioner import hash_of
 
 S = TypeVar("S")

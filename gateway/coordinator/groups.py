@@ -28,7 +28,7 @@ from kafka_why.contract.history_reader import (
 from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import hash_of
 from kafka_why.topic_reader import TopicReader

@@ -13,11 +13,10 @@ from msgspec import structs
 from clients.coordinator_client import Header
 from clients.pending import AnyRequest, R, RequestTooLarge
 from gateway.coordinator.failures import failed, failure_of
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
 from kafka_why.contract.kafka.responses import OversizedRequestResponse
 from kafka_why.contract.layout import LIMIT
-from kafka_why.contract.messages import ANONYMOUS, Request
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode, Request
 
 
 class RequestSender(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, Suspect
+from kafka_why.contract.telemetry import ACCEPTED, GONE, OPEN, REJECTED, Counted, Suspect
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gateway.deliveries.group import CapacityCounter, DeliveryCounts, HeldRanges, OffsetRange, PartitionKey
 from gateway.wire.fetch_messages import ShareResponseHandler, share_response_reader
 from gateway.wire.framing import RequestHeader
-from kafka_why.contract.deliveries import Counted
+from kafka_why.contract.telemetry import Counted
 
 # The acknowledgements of a request. No IO here.
 

@@ -16,7 +16,7 @@ from gateway.deliveries.group import DEFAULT_LIMIT, DeliveryCounts
 from gateway.deliveries.service import Deliveries
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
-from kafka_why.contract.deliveries import Counted, GroupDeliveries, Suspect
+from kafka_why.contract.telemetry import Counted, GroupDeliveries, Suspect
 from kafka_why.numbers import is_whole_number
 
 INTERVAL_S = 60.0

@@ -7,8 +7,8 @@ from uuid import uuid4
 from gateway.deliveries.group import CapacityCounter, DeliveryCounts
 from gateway.deliveries.member import DeliveryTotals, MemberDeliveries, SharedState
 from gateway.metrics.numbers import Numbers, Values
-from kafka_why.contract.deliveries import GroupDeliveries
 from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.telemetry import GroupDeliveries
 
 GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024

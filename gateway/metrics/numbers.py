@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.metrics.counts import REASONS, DurationHistogram, GatewayCounts
 from gateway.wire.errors import GatewayError
 from gateway.wire.newer_messages import NewerApiKey
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 Labels = tuple[str, ...]
 Values = dict[Labels, list[float]]

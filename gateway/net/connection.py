@@ -41,7 +41,7 @@ from gateway.wire.framing import (
     request_header,
     size_prefix,
 )
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 
 class Connection:

@@ -16,8 +16,7 @@ from gateway.net.writing import ResponseSlot
 from gateway.wire import codec, offload
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed, size_prefix
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import Response
+from kafka_why.contract.messages import ErrorCode, Response
 
 _LIST_GROUPS = ApiKey.ListGroups.value
 """Its responses share their entries."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from kafka_why.connections.address import MAX_PORT, Address
-from kafka_why.remoting.routes import BrokerData
+from kafka_why.remoting.answers import BrokerData
 
 _STEP = 3
 """A client with sendMessageWithVIPChannel connects to the port 2 below a broker's."""

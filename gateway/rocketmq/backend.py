@@ -16,9 +16,8 @@ from clients.coordinator_client import (
 )
 from clients.pending import AnyRequest, R
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, CoordinatorBackend
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
-from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 from kafka_why.contract.rocketmq.requests import ConnectionClosed, Unanswered
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 

@@ -12,12 +12,16 @@ from gateway.log_text import RateLimitedWarning
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
 from kafka_why.contract.rocketmq.responses import ResponseCode
-from kafka_why.remoting.answers import RequestModeSetting, decode_group_config, decode_request_modes
+from kafka_why.remoting.answers import (
+    RequestModeSetting,
+    decode_group_config,
+    decode_request_modes,
+    decode_route,
+)
 from kafka_why.remoting.bodies import QUEUES_MAX
 from kafka_why.remoting.client import RemotingClient
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header
-from kafka_why.remoting.routes import decode_route
 from kafka_why.remoting.strict_json import MalformedFrame
 
 VALID_S = 30.0

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot
 from kafka_why.topic_reader import ClientError
 
 _READ_TIMEOUT_S = 30.0

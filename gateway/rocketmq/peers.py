@@ -24,11 +24,11 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS
 from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.backend import CoordinatorRequests
 from gateway.rocketmq.groups_view import RocketMqGroupsView, read_groups
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol, SyncGroup
 from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.messages import ErrorCode
+from kafka_why.contract.rocketmq.history import GroupSnapshot
 from kafka_why.contract.rocketmq.requests import GatewayStarted
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
 from kafka_why.topic_reader import ClientError
 
 GROUP_ID = "__rocketmq_gateways"

@@ -16,8 +16,8 @@ import structlog
 
 from gateway.rocketmq.backend import CoordinatorRequests
 from gateway.rocketmq.groups_view import RocketMqGroupsView, read_groups
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
 from kafka_why.contract.rocketmq.requests import GatewayStarted
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.topic_reader import ClientError
 
 SETTLING_S = 3.0

@@ -21,8 +21,7 @@ from gateway.security.mechanisms import (
 )
 from gateway.security.oauthbearer import MS_PER_S, remaining_ms
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import ANONYMOUS
+from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 
 MIN_REAUTHENTICATION_INTERVAL_S = 1.0
 """As in Kafka (KafkaChannel)."""

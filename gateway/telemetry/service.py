@@ -17,8 +17,7 @@ from zlib import crc32
 from gateway.telemetry.compression import Decompressor
 from gateway.telemetry.otlp import ResourceMetrics
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.messages import RECORD_VERSION, ErrorCode
 from kafka_why.contract.telemetry import MemberTelemetry
 
 PREFIX = "org.apache.kafka."

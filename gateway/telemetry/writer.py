@@ -11,9 +11,8 @@ from gateway.log_text import RateLimitedWarning
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import encode
-from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.telemetry import MemberTelemetry, telemetry_key
+from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry, deliveries_key, telemetry_key
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader, TopicsMissing
 

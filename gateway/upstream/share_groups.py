@@ -15,7 +15,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.

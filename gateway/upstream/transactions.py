@@ -19,8 +19,8 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of
 
 # The gateway's own requests to chosen brokers, over pooled connections.

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class GatewayError(IntEnum):
-    """Errors of the gateway itself. The coordinator's are in `kafka_why.contract.errors.ErrorCode`."""
+    """Errors of the gateway itself. The coordinator's are in `kafka_why.contract.messages.ErrorCode`."""
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
     COORDINATOR_LOAD_IN_PROGRESS = 14

@@ -10,9 +10,16 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.found_topics import find_source
 from kafka_why.cli.output import configure_logs, show
-from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object, cluster_options, link, page_url_option
+from kafka_why.cli.parameters import (
+    WEB_URL,
+    WholeNumber,
+    as_object,
+    cluster_options,
+    find_source,
+    link,
+    page_url_option,
+)
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context

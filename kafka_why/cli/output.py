@@ -3,9 +3,10 @@
 Text is escaped even in a file or pipe, because it is often shown on a terminal later. JSON escapes by its own
 rules, so every reader gets the same document. Other data is written unchanged, because a program reads it:
 CSV for `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal
-`kafka_why/cli/terminal.py` escapes it.
+`GuardedTerminal` escapes it.
 """
 
+import io
 import json
 import logging
 import re
@@ -19,11 +20,11 @@ import click
 import msgspec
 import structlog
 
-from kafka_why.cli.terminal import guard_terminals, unguarded
-from kafka_why.escaping import visible, visible_lines
+from kafka_why.wording import visible, visible_lines
 
-if TYPE_CHECKING:  # it imports the clients of brokers, which not every command needs
+if TYPE_CHECKING:
     from kafka_why.stored_log import Progress
+
 
 _NOT_ASCII = re.compile(r"[^\n -~]")
 
@@ -137,3 +138,55 @@ class _NeverRaises:
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
+
+
+_CONTROL = re.compile(r"[^\n\t -~]+")
+
+
+class GuardedTerminal(io.TextIOBase):
+    """A terminal's stream that escapes unprintable characters except line feeds and tabs.
+
+    It has no `buffer`, so nobody can write bytes to the terminal unescaped.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.terminal = terminal
+        # The name by which rich's consoles find the stream for their own control sequences.
+        self.rich_proxied_file = terminal
+
+    def write(self, text: str) -> int:
+        self.terminal.write(_CONTROL.sub(lambda found: visible(found[0]), text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.terminal.flush()
+
+    def isatty(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.terminal.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.terminal.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.terminal.errors
+
+
+def guard_terminals() -> None:
+    """Guard standard output and standard error if they are terminals. A second call does nothing."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty() and not isinstance(stream, GuardedTerminal):
+            setattr(sys, name, GuardedTerminal(stream))
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """Return the stream behind the guard, for a writer that escapes each value and adds its own styles."""
+    return stream.terminal if isinstance(stream, GuardedTerminal) else stream

@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.found_topics import find_source
 from kafka_why.cli.output import configure_logs, show
-from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
+from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options, find_source
 from kafka_why.cli.rocketmq_cluster import namesrv_options
 from kafka_why.cli.signals import StopEvent, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig

@@ -1,8 +1,12 @@
-"""Option types that several commands share. They check an address when the option is parsed."""
+"""Option types and options that several commands share, and the sources that options select. The types check
+an address when the option is parsed.
+"""
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields
+from contextlib import closing
+from dataclasses import dataclass, fields
+from datetime import tzinfo
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,11 +14,18 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
-from kafka_why.cli.output import configure_logs
+from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_stderr
 from kafka_why.connections.address import Address, check_plaintext, parse_host, parse_servers
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.used_settings import ClientConfigError
+from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
+from kafka_why.topic_reader import BrokersOwn, TopicsMissing, layout_on
+from kafka_why.why.broker_logs import BrokerLogs, groups_text, listed_groups, parse_zone, read_broker_logs
+from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
+from kafka_why.why.polls import polling_client
+from kafka_why.wording import Clock
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -225,3 +236,84 @@ def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
     return ClientConfig(parse_servers(bootstrap_servers))
+
+
+@dataclass(frozen=True)
+class BrokerLogOptions:
+    """The options that name brokers' log files; - is the standard input.
+
+    `log_timezone` is the zone of times that name none; None means this machine's zone.
+    """
+
+    files: tuple[str, ...]
+    log_timezone: tzinfo | None
+
+
+def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the fields of `BrokerLogOptions`."""
+    return with_options(
+        command,
+        click.option(
+            "--broker-log",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            help="Log of a broker, plain or gzip, or - for the standard input; repeatable. It has the reason "
+            "and the beginning of each rebalance. Needs no cluster; without GROUP it lists the groups.",
+        ),
+        click.option(
+            "--log-timezone",
+            type=ParsedOption("zone", parse_zone, "Europe/Berlin or +02:00"),
+            metavar="ZONE",
+            help="Zone of times in --broker-log that name none: Europe/Berlin, UTC, +02:00. Default: this "
+            "machine's.",
+        ),
+    )
+
+
+def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLogs, list[str]]:
+    """Return the logs' events about one group, or about all, and notes on the files. Raises OSError."""
+    logs = read_broker_logs(options.files, group_id, options.log_timezone, reading_progress("bytes"))
+    return logs, logs.notes(options.files, options.log_timezone)
+
+
+def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) -> None:
+    """Print the groups in brokers' logs."""
+    if not options.files:
+        raise click.UsageError("Missing argument 'GROUP'. Only --broker-log lists groups.")
+    try:
+        logs, notes = read_logs(options, None)
+    except OSError as error:
+        raise click.ClickException(f"cannot read: {error}") from error
+    groups = listed_groups(logs, since_ms)
+    if output == "json":
+        show_json(groups)
+    else:
+        show(groups_text(groups, Clock()))
+    for note in notes:
+        show_stderr(f"Note: {note}.")
+
+
+def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
+    """Return the layout of the coordinator's topics, or the source that replaces them, and name it on stderr.
+
+    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
+    `__consumer_offsets` nor describe a group, or KafkaError.
+    """
+    try:
+        return layout_on(client_config, prefix)
+    except TopicsMissing:
+        if prefix != DEFAULT_PREFIX:
+            raise
+    nothing = "no topics of a coordinator or an observer"
+    try:
+        with OffsetsTopic(client_config) as topic:
+            read = f"the brokers' own {KAFKAS_OFFSETS_TOPIC}, {topic.partitions} partitions"
+    except OffsetsUnreadable as error:
+        with closing(polling_client(client_config)) as admin:
+            if not admin.list_groups():
+                raise HistoryUnavailable(f"{error}; nor may it describe a group, which polls need") from error
+        show_stderr(f"{nothing}: polling the groups, because {error}")
+        return BrokersOwn.POLLS
+    show_stderr(f"{nothing}: reading {read}")
+    return BrokersOwn.OFFSETS_TOPIC

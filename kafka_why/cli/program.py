@@ -79,7 +79,7 @@ class Program(Commands):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Guard the terminal before the first subcommand's module is imported, also for `--help`."""
-        from kafka_why.cli.terminal import guard_terminals
+        from kafka_why.cli.output import guard_terminals
 
         guard_terminals()
         return super().make_context(info_name, args, parent, **extra)
@@ -88,7 +88,7 @@ class Program(Commands):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            from kafka_why.escaping import visible
+            from kafka_why.wording import visible
 
             error.message = visible(error.message)  # type: ignore[misc]  # click declares it final
             raise
@@ -110,8 +110,8 @@ def _in_a_sentence(error: Exception) -> click.ClickException:
     from kafka.errors import KafkaError  # these take a tenth of a second to import
 
     from kafka_why.cli.output import configure_logs
-    from kafka_why.escaping import visible
     from kafka_why.topic_reader import ClientError
+    from kafka_why.wording import visible
 
     if isinstance(error, (ClientError, KafkaError, OSError)):
         return click.ClickException(visible(str(error) or type(error).__name__))

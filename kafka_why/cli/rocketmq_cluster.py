@@ -30,14 +30,12 @@ from kafka_why.connections.rocketmq import (
     RocketMqServers,
     parse_name_servers,
 )
-from kafka_why.escaping import visible, visible_text
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
-from kafka_why.why.rocketmq.polled.changes import change_line, changes, symptom_changes
+from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes
 from kafka_why.why.rocketmq.polled.model import GroupPoll, PollReport
 from kafka_why.why.rocketmq.polled.symptoms import STANDS_MS, earlier_poll, poll_report
-from kafka_why.why.rocketmq.polled.text import poll_report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock, visible, visible_text
 
 if TYPE_CHECKING:
     from kafka_why.why.rocketmq.polled.cluster import ClusterPoller

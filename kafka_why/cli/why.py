@@ -12,20 +12,26 @@ import click
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
-from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
 from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_line, show_stderr
-from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
+from kafka_why.cli.parameters import (
+    BrokerLogOptions,
+    as_object,
+    broker_log_options,
+    cluster_options,
+    link,
+    list_groups,
+    page_url_option,
+    read_logs,
+)
 from kafka_why.cli.rocketmq_cluster import explain_polled, namesrv_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.now import now_ms
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
 from kafka_why.why.broker_logs import alone, of_logs, with_records
-from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
-from kafka_why.why.deliveries.reading import read_deliveries
+from kafka_why.why.deliveries.report import DeliveryReport, LoneDeliveries, read_deliveries
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.history import (
     History,
@@ -39,9 +45,9 @@ from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.text import report_text as rocketmq_text
-from kafka_why.why.share_settings import settings_notes
+from kafka_why.why.share_state import settings_notes
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock, parse_since
+from kafka_why.wording import Clock, VisibleText, parse_since, visible_text
 
 
 class _Found(NamedTuple):

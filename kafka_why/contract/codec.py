@@ -5,17 +5,18 @@ if it can be read, the sender's address.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import Unanswered as KafkaUnanswered
-from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
+from kafka_why.contract.messages import RECORD_VERSION, ErrorCode, ErrorResponse, Int32, ShortStr
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import Unanswered as RocketMqUnanswered
 
@@ -266,3 +267,39 @@ def record_of(request_id: str) -> tuple[str, int, int]:
     """Return the topic, partition and offset of the record with this request. Raises ValueError."""
     topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
     return topic, int(partition), int(offset)
+
+
+PACK_SLOTS = 64
+PACK_MAX_REQUESTS = 1_000
+PACK_MAX_BYTES = 1024 * 1024
+
+PACK_PREFIX = b"pack\n"
+
+# The beginning of the error message with which a coordinator refuses a packed request, because it has more
+# shards than slots. A client then writes single requests.
+NO_PACKS = "this coordinator reads no packs"
+
+
+def slot_of(group_id: str) -> int:
+    """Return the slot of a group's requests."""
+    return crc32(group_id.encode()) % PACK_SLOTS
+
+
+def pack_key(slot: int) -> bytes:
+    """Return the key of a pack of this slot's requests."""
+    return b"%d" % slot
+
+
+def pack(messages: Iterable[bytes]) -> bytes:
+    """Return the value of a record that carries these messages, each without a line feed."""
+    return PACK_PREFIX + b"\n".join(messages)
+
+
+def is_pack(value: bytes) -> bool:
+    """Return True if the value of a record is a pack."""
+    return value.startswith(PACK_PREFIX)
+
+
+def unpack(value: bytes) -> Sequence[bytes]:
+    """Return the messages of a record's value, which is a pack or one message."""
+    return value[len(PACK_PREFIX) :].split(b"\n") if is_pack(value) else (value,)

@@ -15,8 +15,8 @@ from msgspec import Struct
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import CONFIGS, ConfigsView, GroupSnapshot
 from kafka_why.contract.messages import GroupType, SettingValue
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
 AnyView = GroupSnapshot | RocketMqSnapshot
 

@@ -1,4 +1,5 @@
-"""The records of the telemetry topic: metrics that clients pushed (KIP-714). See docs/protocol.md.
+"""The records of the telemetry topic: metrics that clients pushed (KIP-714), and the deliveries of share
+groups that a gateway counted. See docs/protocol.md.
 
 They explain rebalances. The coordinator does not read them.
 """
@@ -54,6 +55,121 @@ def decode_telemetry(value: bytes) -> MemberTelemetry | None:
     """Decode a record's value. Return None if it has a later version or is unreadable."""
     try:
         found = _decoder.decode(value)
+    except msgspec.DecodeError:
+        return None
+    return found if found.version == RECORD_VERSION else None
+
+
+REJECTED = "rejected"
+"""A member rejected the record, so it is archived, or goes to the dead-letter queue."""
+GONE = "gone"
+"""Inferred: the last delivery of the record ended without an acknowledgement, or was released."""
+ACCEPTED = "accepted"
+OPEN = "open"
+"""The record will probably be delivered again."""
+
+
+class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """The number of offsets of one partition that one member acquired, by outcome. Each `delivered` offset is
+    `accepted`, `released`, `rejected`, a gap (there is no record), `expired` (its lock ended: inferred),
+    `ended` (the member's session ended), `unfollowed` (the gateway had no memory to follow it), or still
+    held. `late` counts acknowledgements after the lock had ended. `processed_ms` is the sum over the
+    acknowledged offsets from delivery to acknowledgement.
+    """
+
+    topic: str = ""
+    partition: int = -1
+    member_id: str = ""
+    delivered: int = 0
+    redelivered: int = 0
+    before_last: int = 0
+    """Offsets that were delivered one time less than the limit."""
+    last: int = 0
+    """Offsets that were delivered as often as the limit allows."""
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    renewed: int = 0
+    gaps: int = 0
+    expired: int = 0
+    ended: int = 0
+    unfollowed: int = 0
+    late: int = 0
+    processed_ms: int = 0
+    processed_max_ms: int = 0
+
+    def add(self, other: "Counted") -> None:
+        """Add the counts of `other`."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.processed_max_ms = max(self.processed_max_ms, other.processed_max_ms)
+
+    @property
+    def acknowledged(self) -> int:
+        """The records that were accepted, released or rejected."""
+        return self.accepted + self.released + self.rejected
+
+
+_NAMES = frozenset({"topic", "partition", "member_id", "processed_max_ms"})
+_SUMMED = tuple(name for name in Counted.__struct_fields__ if name not in _NAMES)
+
+
+class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A record that may be poison, as one gateway knows it. `released_by` are the first members that released
+    it, and `releases` counts all releases.
+    """
+
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    deliveries: int = 0
+    releases: int = 0
+    released_by: tuple[str, ...] = ()
+    rejected_by: str = ""
+    is_last: bool = False
+    """True if it was delivered as often as the limit allows."""
+    outcome: str = OPEN
+
+
+class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The deliveries of one share group that one gateway counted. They were counted in the `took_ms`
+    milliseconds before the record's timestamp, which the broker set.
+
+    `others` has the sums of the partitions and members that did not fit into `rows`. `lock_ms` is the latest
+    AcquisitionLockTimeoutMs, or 0 if none is known. If `is_limit_known` is True, `delivery_limit` is the
+    brokers' `share.delivery.count.limit`, otherwise Kafka's default.
+    """
+
+    version: int  # no default, so that it is always written
+    group_id: str
+    gateway_id: str
+    took_ms: int
+    delivery_limit: int
+    is_limit_known: bool = False
+    lock_ms: int = 0
+    sessions: int = 0
+    rows: list[Counted] = []
+    others: Counted | None = None
+    suspects: list[Suspect] = []
+
+
+_deliveries_decoder = msgspec.json.Decoder(GroupDeliveries)
+
+
+def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
+    """Return the key of a gateway's `number`th record. Keys are unique, so compaction keeps every record."""
+    return encode([record.group_id, None, record.gateway_id, number])
+
+
+def is_of_deliveries(key: bytes | None, group_id: str) -> bool:
+    """Return True if this is the key of a record of the group's deliveries."""
+    return key is not None and key.startswith(encode([group_id, None])[:-1] + b",")
+
+
+def decode_deliveries(value: bytes) -> GroupDeliveries | None:
+    """Decode a record's value. Return None if it has a later version or is unreadable."""
+    try:
+        found = _deliveries_decoder.decode(value)
     except msgspec.DecodeError:
         return None
     return found if found.version == RECORD_VERSION else None

@@ -26,7 +26,7 @@ from kafka_why.contract.kafka.snapshot import (
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
 from kafka_why.groups.list_groups import TYPES, GroupOffsets, OffsetWithEpoch
 from kafka_why.lag.definitions import LogBounds, lag_records
-from kafka_why.partition_text import partition_list
+from kafka_why.wording import partition_list
 
 _ACTIVE = "active "
 Partitions = dict[str, list[int]]

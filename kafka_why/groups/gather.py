@@ -11,14 +11,14 @@ import kafka
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
-from kafka_why.groups.error_text import error_text
 from kafka_why.groups.list_groups import GroupOffsets, committed_offsets, list_groups, listed
+from kafka_why.groups.render import error_text
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.brokers import records_at
 from kafka_why.lag.definitions import LogBounds, Partition, lag_records, next_offset

@@ -16,13 +16,12 @@ from msgspec import Struct
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, PendingTransaction, decode_offset, decode_offset_key
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import AnyView, GroupTable, decode_any_snapshot
 from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import GroupType
+from kafka_why.contract.messages import ErrorCode, GroupType
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 

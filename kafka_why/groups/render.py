@@ -1,4 +1,4 @@
-"""The tables of the command, with the columns of kafka-consumer-groups."""
+"""The tables of the command, with the columns of kafka-consumer-groups, and Kafka's errors in words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,11 +7,35 @@ from msgspec import Struct, UnsetType
 
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.history import ConsumerGroupState
-from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, StateRow
-from kafka_why.groups.error_text import error_text
 from kafka_why.groups.list_groups import GroupListRow
-from kafka_why.groups.tables import Column, render_table
+from kafka_why.wording import Column, VisibleText, render_table, visible_text
+
+# Kafka's broker returns it. This tool detects it before the request, because the coordinator knows no topics.
+UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
+
+_TEXTS = {
+    UNKNOWN_TOPIC_OR_PARTITION: "the topic or partition does not exist",
+    "COORDINATOR_NOT_AVAILABLE": "the group is quarantined after a fault of the coordinator",
+    "FENCED_INSTANCE_ID": "another member has this instance id",
+    "GROUP_ID_NOT_FOUND": "the group does not exist",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "the group is subscribed to the topic",
+    "INVALID_GROUP_ID": "the group id is not valid",
+    "NON_EMPTY_GROUP": "the group is not empty",
+    "REBALANCE_IN_PROGRESS": "the group is rebalancing",
+    "UNKNOWN_MEMBER_ID": "the group has no such member",
+}
+
+
+def error_name(code: ErrorCode) -> str | None:
+    """Return Kafka's name of an error, or None for NONE."""
+    return None if code is ErrorCode.NONE else code.name
+
+
+def error_text(name: str) -> str:
+    """Return an error with its meaning, such as `NON_EMPTY_GROUP: the group is not empty`."""
+    return f"{name}: {_TEXTS[name]}" if name in _TEXTS else name
 
 
 class ResetRow(Struct, frozen=True, kw_only=True):

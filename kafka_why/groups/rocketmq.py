@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
 from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
-from kafka_why.escaping import VisibleText
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
-from kafka_why.groups.tables import Column, render_table
 from kafka_why.rocketmq_group import (
     SUBSCRIPTIONS_EFFECT,
     TO_DO_DUPLICATE,
@@ -23,6 +21,7 @@ from kafka_why.rocketmq_group import (
     duplicate_places,
     group_state,
 )
+from kafka_why.wording import Column, VisibleText, render_table
 
 MAX_NAMED = 10
 """Clients or topics that a remark names."""

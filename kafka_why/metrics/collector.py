@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 
 from kafka_why.contract.kafka.history import CONSUMER, DEAD, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqGroup
 from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_counts
 from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges
 from kafka_why.metrics.metrics_state import MetricsState, TopicCounts

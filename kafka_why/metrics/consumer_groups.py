@@ -14,7 +14,6 @@ from prometheus_client.core import (
     UnknownMetricFamily,
 )
 
-from kafka_why.contract.errors import name_of
 from kafka_why.contract.kafka.history import (
     CONSUMER,
     DEAD,
@@ -26,6 +25,7 @@ from kafka_why.contract.kafka.history import (
     MemberState,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
+from kafka_why.contract.messages import name_of
 from kafka_why.metrics.series import DurationCounts, SeriesSelection, add_others, filled
 
 # The metrics that only share groups have: the state of their partitions at the share coordinator. Kafka has

@@ -15,9 +15,8 @@ from typing import TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.codec import Reason
+from kafka_why.contract.codec import Reason, unpack
 from kafka_why.contract.early_answers import Headers, is_by_query
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
@@ -29,12 +28,11 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import GroupType
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.messages import ErrorCode, GroupType
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqGroup
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, ownership, troubles
 from kafka_why.lag.lag_book import LagBook
 from kafka_why.metrics.batch_progress import BatchProgress

@@ -9,15 +9,12 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
 from kafka_why.lifetimes import Startable
-from kafka_why.notify.courier import BackOff, Courier, CourierThread, RateLimit
-from kafka_why.notify.episodes import Episodes
+from kafka_why.notify.courier import BackOff, Courier, CourierThread, Kept, RateLimit
 from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, PolledEvents, ends_of
-from kafka_why.notify.messages import Filter, Link
-from kafka_why.notify.outbox import Outbox, Taken
-from kafka_why.notify.problems import Sources, TroublesThread
+from kafka_why.notify.messages import Filter, Link, Outbox, Taken
+from kafka_why.notify.problems import Episodes, Sources, TroublesThread
 from kafka_why.notify.receiver import Answer
 from kafka_why.notify.request_bodies import Shape
-from kafka_why.notify.state_file import Kept
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, ServiceTopics
@@ -42,7 +39,7 @@ class Delivery:
 
 class Notifier(Startable):
     """The threads of `notify`, which read and send until stopped. Its state is saved in `folder`
-    (`kafka_why.notify.state_file`). `source` is the topic that it reads, or polls of the groups. Polls have
+    (`kafka_why.notify.courier`). `source` is the topic that it reads, or polls of the groups. Polls have
     no positions, so rebalances that ended while notify did not run are not sent.
 
     At the first start the constructor saves the ends of the topic. It raises FolderError if the folder

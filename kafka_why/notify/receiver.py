@@ -20,8 +20,8 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from kafka_why.connections.http_exchange import exchange
-from kafka_why.escaping import visible
 from kafka_why.numbers import is_whole_number
+from kafka_why.wording import visible
 
 TIMEOUT_S = 10.0
 """The timeout of a whole request, from the connect to the answer."""

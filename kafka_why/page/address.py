@@ -5,7 +5,7 @@ from starlette.requests import Request
 from kafka_why.numbers import parse_whole_number
 from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, MembersSelection
 from kafka_why.page.overview import SORTS, GroupSelection
-from kafka_why.why.wording import parse_since
+from kafka_why.wording import parse_since
 
 MAX_TEXT_CHARS = 32_767
 """Maximum length of a parameter. A group id is at most this long."""

@@ -34,20 +34,19 @@ from kafka_why.page.command_pages import CommandPages
 from kafka_why.page.commands import PROGRAM
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
-from kafka_why.page.direction import exact, finalize
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
-from kafka_why.page.live import HeldVersion, LiveReader
 from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, causes_text, columns_of, sentence
 from kafka_why.page.overview import PAGE_LINES, SORTS, GroupProtocol
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.rocketmq_cluster import PolledPage
 from kafka_why.page.security import Access, Guard
-from kafka_why.page.sources import PageSources
+from kafka_why.page.sources import HeldVersion, LiveReader, PageSources
+from kafka_why.page.words import exact, finalize
 from kafka_why.topic_reader import ClientError
 from kafka_why.web import ClientSlots
 from kafka_why.why.history import HistoryUnavailable
-from kafka_why.why.wording import duration_text
+from kafka_why.wording import duration_text
 
 MAX_LIVE = 200
 """Maximum number of live pages. One more takes the slot of another, which reconnects after some seconds."""

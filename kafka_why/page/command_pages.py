@@ -34,12 +34,12 @@ from kafka_why.page.commands import (
     tries_for,
     whatif_command,
 )
-from kafka_why.page.direction import isolated
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.page.histories import Histories
+from kafka_why.page.words import isolated
 from kafka_why.why.model import Rebalance
 from kafka_why.why.report import report
-from kafka_why.why.wording import duration_text
+from kafka_why.wording import duration_text
 
 ASSIGN, WHATIF, REPLAY = "assign", "whatif", "replay"
 _NO_LOG = "this page does not know where the checkpoint is; run the command on the coordinator's machine"

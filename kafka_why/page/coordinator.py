@@ -20,7 +20,7 @@ from kafka_why.contract.service import (
 from kafka_why.page.topics_followers import DeadLetterLine, PendingTransactionLine, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
-from kafka_why.why.wording import count, duration_text
+from kafka_why.wording import count, duration_text
 
 MAX_SHOWN = 50
 """Maximum number of dead letters on the page."""

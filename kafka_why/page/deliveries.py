@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kafka_why.contract.deliveries import Counted
+from kafka_why.contract.telemetry import Counted
 from kafka_why.page.address import RequestRefused, limits_ms, parameter
-from kafka_why.why.deliveries.model import DeliveryReport, Interval
+from kafka_why.why.deliveries.report import DeliveryReport, Interval
 from kafka_why.why.deliveries.text import lines, names_of, place_text
-from kafka_why.why.wording import Names
+from kafka_why.wording import Names
 
 CACHE_MS = 5_000
 """Lifetime of a cached report. A live page requests it often, and gateways write only once a minute."""

@@ -8,16 +8,14 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.lag.definitions import Partition, PartitionLag
-from kafka_why.page.findings import Finding, awaited_members, findings
+from kafka_why.page.findings import Finding, awaited_members, findings, lines_of
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
-from kafka_why.page.shares import lines_of
 from kafka_why.page.timeline import TimelinePicture, rebalance_end_ms, shown_ms, timeline
-from kafka_why.partition_text import holdings, number_list, progress
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.report import HistoryAnalysis, Summary, report_of, summary
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.text import cause_text, details
-from kafka_why.why.wording import Names, duration_text, shortened
+from kafka_why.wording import Names, duration_text, holdings, number_list, progress, shortened
 
 
 class CurrentMember(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, ProtocolEr
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.words import thousands
 from kafka_why.why.model import CauseKind, Rebalance
-from kafka_why.why.wording import count
+from kafka_why.wording import count
 
 GROUPS_NAMED = 5
 """Maximum number of groups named in a line, those with most of its rebalances first. The others are only

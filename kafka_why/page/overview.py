@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.history import DEAD, GroupState, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import BackgroundThread
 from kafka_why.now import now_ms
 from kafka_why.page.findings import Finding, findings

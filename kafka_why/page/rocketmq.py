@@ -33,7 +33,7 @@ from kafka_why.why.rocketmq.changes import report
 from kafka_why.why.rocketmq.model import Change, Report, connections_by_client
 from kafka_why.why.rocketmq.text import report_text
 from kafka_why.why.state_timelines import StateTimeline
-from kafka_why.why.wording import Clock, Names, count, duration_text, shortened
+from kafka_why.wording import Clock, Names, count, duration_text, shortened
 
 MAX_CHANGES = 100
 """Changes that are listed below the picture, the newest."""

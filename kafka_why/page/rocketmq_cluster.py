@@ -13,17 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.connections.rocketmq import RocketMqServers
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
 from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import Fleet
 from kafka_why.topic_reader import FollowerThread
 from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.rocketmq.polled.changes import poll_report_text
 from kafka_why.why.rocketmq.polled.cluster import ClusterPoller, ClusterUnavailable
 from kafka_why.why.rocketmq.polled.model import BrokerView, GroupPoll, PollReport
 from kafka_why.why.rocketmq.polled.symptoms import STANDS_MS, earlier_poll, poll_report
-from kafka_why.why.rocketmq.polled.text import poll_report_text
-from kafka_why.why.wording import Clock, count
+from kafka_why.wording import Clock, count
 
 WATCHED_S = 30.0
 """A group is polled again for so long after somebody looked at it."""

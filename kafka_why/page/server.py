@@ -25,7 +25,7 @@ from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, Ser
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import TlsFiles, WebServer, names_of
-from kafka_why.why.deliveries.reading import read_deliveries
+from kafka_why.why.deliveries.report import read_deliveries
 from kafka_why.why.history import History, HistoryUnavailable, read_history
 from kafka_why.why.offsets_topic import read_offsets_topic
 

@@ -19,7 +19,7 @@ from kafka_why.page.words import iso, utc_time
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
 from kafka_why.why.text import cause_text
-from kafka_why.why.wording import Names, count, duration_text, lasting_name
+from kafka_why.wording import Names, count, duration_text, lasting_name
 
 T = TypeVar("T")
 

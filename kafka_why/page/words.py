@@ -1,8 +1,11 @@
-"""Numbers and times in words, for people. Durations are as in `why`."""
+"""Numbers, times and strangers' strings as text of the page. Durations are as in `why`."""
 
+import re
 from datetime import UTC, datetime
 
-from kafka_why.why.wording import duration_text
+from markupsafe import Markup, escape
+
+from kafka_why.wording import duration_text, visible_lines
 
 
 def thousands(number: int) -> str:
@@ -25,3 +28,28 @@ def iso(at_ms: int) -> str:
 def utc_time(at_ms: int) -> str:
     """Return a time such as `20:31:37`, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S")
+
+
+_RIGHT_TO_LEFT = r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
+_RUN = re.compile(rf"{_RIGHT_TO_LEFT}(?:[{_RIGHT_TO_LEFT[1:-1]} ]*{_RIGHT_TO_LEFT})?")
+_ISOLATE, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+_SPACES = re.compile("([\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}])")
+
+
+def isolated(text: str) -> str:
+    """Return the text with right-to-left runs isolated, and unprintable characters escaped."""
+    if text.isascii():
+        return visible_lines(text)
+    parts = _SPACES.split(text)
+    shown = "".join(part if _SPACES.fullmatch(part) else visible_lines(part) for part in parts)
+    return _RUN.sub(rf"{_ISOLATE}\g<0>{_END}", shown)
+
+
+def finalize(value: object) -> object:
+    """Return the value as a template writes it. Markup is already finalized."""
+    return isolated(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def exact(text: str) -> Markup:
+    """Return the text unchanged, for a form field that is sent back."""
+    return escape(text)

@@ -1,15 +1,18 @@
-"""Bodies of answers from brokers and clients, with only the fields that are used.
+"""Bodies of answers from name servers, brokers and clients, with only the fields that are used.
 
 They are decoded leniently, because servers are trusted and fastjson does not always write valid JSON. Source:
 ConsumerConnection, ConsumerRunningInfo, MessageRequestModeSerializeWrapper, ProcessQueueInfo,
-SubscriptionGroupConfig, TopicList.
+SubscriptionGroupConfig, TopicList, TopicRouteData, ClusterInfo, BrokerData, QueueData.
 """
 
+from collections.abc import Callable
+
+import msgspec
 from msgspec import Struct
 
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
-from kafka_why.remoting import lenient_json
+from kafka_why.remoting.strict_json import MalformedFrame, decode_leniently, tokens
 
 
 class _Answer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,13 +108,12 @@ class _QueueKey(_Answer, frozen=True):
 
 def decode_consumer_connection(body: bytes) -> ConsumerConnection:
     """Decode the answer to GET_CONSUMER_CONNECTION_LIST. Raises MalformedFrame."""
-    connection: ConsumerConnection = lenient_json.decode(body, ConsumerConnection)
-    return connection
+    return decode_leniently(body, ConsumerConnection)
 
 
 def decode_running_info(body: bytes) -> RunningInfo:
     """Decode a client's answer to GET_CONSUMER_RUNNING_INFO. Raises MalformedFrame."""
-    found: _RunningInfo = lenient_json.decode(body, _RunningInfo)
+    found = decode_leniently(body, _RunningInfo)
     return RunningInfo(
         {name: value for name, value in found.properties.items() if value is not None},
         found.subscription_set,
@@ -122,25 +124,102 @@ def decode_running_info(body: bytes) -> RunningInfo:
 
 def decode_topic_list(body: bytes) -> tuple[str, ...]:
     """Decode a list of topics. Raises MalformedFrame."""
-    found: _TopicList = lenient_json.decode(body, _TopicList)
-    return found.topic_list
+    return decode_leniently(body, _TopicList).topic_list
 
 
 def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
     """Decode the answer to GET_SUBSCRIPTIONGROUP_CONFIG. Raises MalformedFrame."""
-    found: _GroupConfig = lenient_json.decode(body, _GroupConfig)
+    found = decode_leniently(body, _GroupConfig)
     return SubscriptionGroupConfig(found.notify_consumer_ids_changed_enable)
 
 
 def decode_request_modes(body: bytes) -> dict[str, dict[str, RequestModeSetting]]:
     """Decode the answer to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic and group. Raises MalformedFrame."""
-    found: _RequestModes = lenient_json.decode(body, _RequestModes)
-    return found.message_request_mode_map
+    return decode_leniently(body, _RequestModes).message_request_mode_map
 
 
 def _by_queue(table: dict[str, ProcessQueueInfo]) -> dict[MessageQueue, ProcessQueueInfo]:
     queues: dict[MessageQueue, ProcessQueueInfo] = {}
     for key, info in table.items():
-        queue: _QueueKey = lenient_json.decode(key.encode(), _QueueKey)
+        queue = decode_leniently(key.encode(), _QueueKey)
         queues[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = info
     return queues
+
+
+_ADDRESSES = (b'"brokerAddrs"', b":")
+# A route has {brokerDatas: [{brokerAddrs: {, and a cluster {brokerAddrTable: {NAME: {brokerAddrs: {.
+_DEPTH_OF_ADDRESSES = 4
+
+
+class BrokerData(Struct, frozen=True, rename="camel"):
+    """A broker name with the addresses of its master (id 0) and slaves."""
+
+    broker_name: str
+    broker_addrs: dict[int, str]
+    cluster: str | None = None
+
+
+class QueueData(Struct, frozen=True, rename="camel"):
+    """The queues of a topic at a broker name. `perm` has the bits of PermName: 4 read, 2 write."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+class TopicRouteData(Struct, frozen=True, rename="camel"):
+    """The route of a topic."""
+
+    broker_datas: tuple[BrokerData, ...] = ()
+    queue_datas: tuple[QueueData, ...] = ()
+
+
+class ClusterInfo(Struct, frozen=True, rename="camel"):
+    """All brokers by their names, and the names of each cluster's brokers."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, tuple[str, ...]] = {}
+
+
+def decode_route(body: bytes) -> TopicRouteData:
+    """Decode an answer to GET_ROUTEINFO_BY_TOPIC. Raises MalformedFrame."""
+    return decode_leniently(body, TopicRouteData)
+
+
+def decode_cluster(body: bytes) -> ClusterInfo:
+    """Decode an answer to GET_BROKER_CLUSTER_INFO. Raises MalformedFrame."""
+    return decode_leniently(body, ClusterInfo)
+
+
+def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
+    """Return the answer with each address of a broker mapped, and every other byte unchanged.
+
+    Raises MalformedFrame, and what `map_address` raises.
+    """
+    written: list[bytes] = []
+    copied, depth, is_addresses = 0, 0, False
+    last_two = (b"", b"")
+    for token in tokens(body):
+        text = token[1]
+        if text in (b"{", b"["):
+            if is_addresses:
+                raise MalformedFrame("an address that is not a string")
+            depth += 1
+            is_addresses = depth == _DEPTH_OF_ADDRESSES and last_two == _ADDRESSES
+        elif text in (b"}", b"]"):
+            depth -= 1
+            is_addresses = False
+        elif is_addresses and last_two[1] == b":":
+            written += [body[copied : token.start(1)], _mapped(text, map_address)]
+            copied = token.end(1)
+        last_two = (last_two[1], text)
+    return b"".join((*written, body[copied:]))
+
+
+def _mapped(text: bytes, map_address: Callable[[str], str]) -> bytes:
+    try:
+        address = msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MalformedFrame("an address that is not a string") from None
+    return msgspec.json.encode(map_address(address))

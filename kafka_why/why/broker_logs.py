@@ -24,14 +24,12 @@ from kafka_why.broker_log.group import OF_MEMBERS, entries_of
 from kafka_why.broker_log.lines import MARK, MAX_LINE_BYTES, LogLine, parse_line
 from kafka_why.broker_log.merge import merge
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from kafka_why.escaping import VisibleText
-from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.causes import BY_RULE, kind_of, kind_of_member
 from kafka_why.why.history import History, HistoryUnavailable, near_names
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import OBSERVED, Report
 from kafka_why.why.segments import MISSING, by_incarnation
-from kafka_why.why.wording import Clock, count
+from kafka_why.wording import Clock, Column, VisibleText, count, render_table
 
 if TYPE_CHECKING:  # the module imports Kafka clients, which logs do not need
     from kafka_why.stored_log import Progress

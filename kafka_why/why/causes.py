@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kafka_why.broker_log.events import NOT_STORED, OVER_SIZE
 from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry
 from kafka_why.why.model import Cause, CauseKind
-from kafka_why.why.wording import count, duration_text, partitions_text
+from kafka_why.wording import count, duration_text, partitions_text
 
 _BY_TYPE = {
     EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,

@@ -3,7 +3,7 @@ progress of each member to its target assignment.
 """
 
 from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
-from kafka_why.why.wording import (
+from kafka_why.wording import (
     MAX_MEMBERS,
     Lines,
     Names,

@@ -1,6 +1,7 @@
-"""Follows a group: shows each new entry, and explains each rebalance when it is over."""
+"""Follows a group: shows each new entry as a line, and explains each rebalance when it is over."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,15 +10,35 @@ from msgspec.structs import replace
 
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.escaping import VisibleText, visible, visible_text
+from kafka_why.contract.kafka.history import BY_EPOCHS, HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.now import now_ms
-from kafka_why.why.entry_text import entry_line
 from kafka_why.why.history import History, LiveSource
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.report import HistoryAnalysis, analyze
 from kafka_why.why.text import rebalance_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock, VisibleText, visible, visible_text
+
+
+def entry_line(event: AnyHistoryEntry) -> str:
+    """Return one history entry as a line of text."""
+    if isinstance(event, RocketMqHistoryEntry):
+        client = f" [{event.client_id}]" if event.client_id else ""
+        return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
+    change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
+    member = f" [{event.member_id}]" if event.member_id else ""
+    generation = "epoch" if event.group_type in BY_EPOCHS else "generation"
+    return (
+        f"{clock(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
+        f"{event.type}{change}{member}: {event.reason}"
+    )
+
+
+def clock(at_ms: float) -> str:
+    """Return the local time of day, to the millisecond."""
+    whole_s, ms = divmod(int(at_ms), 1000)
+    return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
+
 
 _ENTRIES_MAX = 20_000
 _RETRY_S = 1.0

@@ -25,9 +25,8 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_groups
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import Record, TopicReader
-from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry
+from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, read_telemetry
 from kafka_why.why.segments import generation_before
-from kafka_why.why.telemetry import read_telemetry
 
 _LIST_TIMEOUT_MS = 30_000
 _MAX_NEAR_NAMES = 5

@@ -21,7 +21,7 @@ from kafka_why.topic_reader import TopicReader
 from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, why_nothing
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable, read_offsets_topic
 from kafka_why.why.polls import GroupPoller, polling_client
-from kafka_why.why.wording import Clock, count
+from kafka_why.wording import Clock, count
 
 NOT_SEEN_BY_POLLS = (
     "Polls do not show earlier events, why a rebalance began, whether a member left or expired, or members "

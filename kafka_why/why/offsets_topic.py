@@ -18,7 +18,7 @@ from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
+from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets, redpandas_partition
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
@@ -27,7 +27,7 @@ from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
 from kafka_why.stored_log import COMPACTED, LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
 from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 
 SLICE_RECORDS = 200_000
 """The number of newest records that are read first. If these do not suffice, four times as many are read."""

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
-from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.deliveries.report import DeliveryReport
 from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharesNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
-from kafka_why.why.wording import Clock, Names, clients_of, count, lasting_name, names_in, shortened
+from kafka_why.wording import Clock, Names, clients_of, count, lasting_name, shortened
 
 OBSERVED = (
     "derived from the records of Kafka's own coordinator, which do not show everything: docs/observe.md says "
@@ -33,7 +33,7 @@ class HistoryAnalysis:
     members.
 
     `members` are the members at the end. `states` and `lanes` are for the page's timeline. `notes` name gaps
-    and faults. `clients` is the result of `kafka_why.why.wording.clients_of`, and `names` has all members.
+    and faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members.
     `shares` is the state of a share group's partitions.
     """
 
@@ -202,7 +202,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
     gaps and faults. `group_type` is the group's protocol, such as `classic`; for types other than that,
-    `generation` is the group epoch. `clients` is the result of `kafka_why.why.wording.clients_of`. `shares`
+    `generation` is the group epoch. `clients` is the result of `kafka_why.wording.clients_of`. `shares`
     and `deliveries` are set for a share group. `unnamed` is the number of members that brokers' logs do not
     name.
     """
@@ -299,3 +299,16 @@ def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
         return rebalance.ended_ms
     under_way = rebalance.outcome is RebalanceOutcome.UNDER_WAY
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
+
+
+def names_in(
+    members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
+) -> Names:
+    """Return short names for these members and for all members in these rebalances."""
+    ids = set(members)
+    for r in rebalances:
+        ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or (), r.connect)
+        ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
+        ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
+        ids.update([one.member_id for one in r.progress])
+    return Names(ids, clients)

@@ -12,8 +12,8 @@ from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.snapshot import NamedPartitions
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.partition_text import number_list
 from kafka_why.why.model import Joined, RebalanceOutcome, Removed
+from kafka_why.wording import number_list
 
 E = TypeVar("E", bound=AnyHistoryEntry)
 

@@ -6,29 +6,29 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, GroupState
 from kafka_why.contract.kafka.wording import last_commit_in
 from kafka_why.contract.messages import ANONYMOUS
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
-from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.partition_text import partition_list
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines
 from kafka_why.why.model import About, CauseKind, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
-from kafka_why.why.report import Report
+from kafka_why.why.report import Report, names_in
 from kafka_why.why.share_state import share_lines
-from kafka_why.why.wording import (
+from kafka_why.why.work import work_lines
+from kafka_why.wording import (
     INDENT,
     Clock,
     Lines,
     Names,
+    VisibleText,
     columns,
     count,
     duration_text,
-    names_in,
+    partition_list,
     partitions_text,
     shortened,
     tally,
     trigger_text,
+    visible_text,
 )
-from kafka_why.why.work import work_lines
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8

@@ -15,7 +15,7 @@ from kafka_why.contract.protocols.streams_protocol import (
 from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
-from kafka_why.why.wording import Lines, Names, duration_text, member_listing, partitions_text, shortened
+from kafka_why.wording import Lines, Names, duration_text, member_listing, partitions_text, shortened
 
 
 def connect_work(

@@ -14,7 +14,6 @@ from uuid import UUID
 from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import CoordinatorError, R
 from kafka_why.contract.codec import PendingTransaction
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
@@ -32,7 +31,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import NO_GENERATION, OffsetCommitResponse, TopicErrors
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
-from kafka_why.contract.messages import ReleaseGroup, Request, Response
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup, Request, Response
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
 from kafka_why.groups.list_groups import GroupOffsets

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from checkpoints.export_file import ExportedGroup
-from kafka_why.contract.codec import UNREADABLE, clock_of, record_of
+from kafka_why.contract.codec import UNREADABLE, clock_of, record_of, unpack
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from kafka_why.partitioner import partition_of
 from operations.replay.recording import (
     AnswerLine,

@@ -14,7 +14,7 @@ from operations.replay.collect import SelectedGroups
 from operations.replay.group_run import ReplayStep, SentRecord
 from operations.replay.recording import Recording
 from operations.replay.replay import Replay, Until
-from operations.replay.starts import is_recorded, position_of, starts_of
+from operations.replay.text import ComparedCounts, DifferenceKind, ReplayDifference, ReplayVerdict
 from operations.replay.topic_contents import (
     AnswerName,
     EventName,
@@ -26,9 +26,11 @@ from operations.replay.topic_contents import (
     event_fields,
     group_named_in,
     is_determined_by_log,
+    is_recorded,
     letter_name,
+    position_of,
+    starts_of,
 )
-from operations.replay.verdict import ComparedCounts, DifferenceKind, ReplayDifference, ReplayVerdict
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup

@@ -24,7 +24,6 @@ from kafka_why.contract.protocols.subscriptions import (
     by_topic,
     decode_assignment,
 )
-from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.groups.rocketmq import (
     client_table,
     rocketmq_remarks,
@@ -32,10 +31,22 @@ from kafka_why.groups.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from kafka_why.groups.tables import Column, render_table
-from kafka_why.partition_text import number_list
 from kafka_why.why.share_state import asked_of, asked_text
-from kafka_why.why.wording import INDENT, Clock, Names, clients_of, count, duration_text, is_bare
+from kafka_why.wording import (
+    INDENT,
+    Clock,
+    Column,
+    Names,
+    VisibleText,
+    clients_of,
+    count,
+    duration_text,
+    is_bare,
+    number_list,
+    render_table,
+    visible,
+    visible_text,
+)
 from operations.replay.group_run import ReplayStep
 from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig

@@ -26,8 +26,14 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import Record, TopicReader
 from operations.replay.collect import Collector, TopicRecord
-from operations.replay.recording import HandledBatch, Line, RecordingHeader, StartLine
-from operations.replay.recording_file import RecordingFile, write_recording
+from operations.replay.recording import (
+    HandledBatch,
+    Line,
+    RecordingFile,
+    RecordingHeader,
+    StartLine,
+    write_recording,
+)
 
 Ends = Mapping[TopicPartition, int]
 

@@ -1,18 +1,21 @@
 """A recording: the part of a coordinator's log that concerns some groups, the other inputs of the
-coordinator, and its output.
+coordinator, and its output; and its file.
 
 The output is a function of the log (requests, and the greatest time that clock records attest), the
 configurations with their times, and the outages. A recording has these, and the records on the output topics
 for the same groups: answers, history, dead letters and views.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
 from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
+from checkpoints.sealed_file import SealedFile, SealedFormat, write_sealed
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs, CoordinatorConfig
@@ -192,3 +195,61 @@ class Recording(Protocol):
     def outputs(self) -> Iterator[OutputLine]:
         """Yield the records on the output topics, each partition in its order."""
         ...
+
+
+class RecordingError(RuntimeError):
+    """A file is not a complete recording that this code can read, or cannot be written."""
+
+
+class _End(Struct, forbid_unknown_fields=True):
+    lines: int
+    sha256: str
+
+
+_RECORDING = SealedFormat(
+    header=RecordingHeader,
+    end=_End,
+    version=FORMAT_VERSION,
+    error=RecordingError,
+    a_file="a recording",
+    can_be_compressed=True,
+)
+_line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def write_recording(path: Path, header: RecordingHeader, lines: Iterable[Line]) -> int:
+    """Write a new file and return its number of lines. Raises RecordingError if it exists or is not writable.
+
+    The file gets its name when it is complete. `lines` are in the order of the types of
+    `operations.replay.recording`: states, log, outputs.
+    """
+    return write_sealed(path, _RECORDING, header, lines)
+
+
+class RecordingFile:
+    """A complete recording. The constructor reads the whole file once; it raises RecordingError if the file
+    is cut, changed, or of another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = SealedFile(path, _RECORDING)
+        self.header = self._file.header
+
+    def states(self) -> Iterator[ExportedGroup]:
+        return (line.group for line in self._lines("group") if isinstance(line, StartLine))
+
+    def log(self) -> Iterator[LogLine]:
+        return (line for line in self._lines("request", "clock") if isinstance(line, LogLine))
+
+    def outputs(self) -> Iterator[OutputLine]:
+        kinds = "answer", "event", "dead letter", "view"
+        return (line for line in self._lines(*kinds) if isinstance(line, OutputLine))
+
+    def _lines(self, *kinds: str) -> Iterator[Line]:
+        """Yield the lines of these kinds. The kind comes first in a line, so other lines need not
+        be decoded.
+        """
+        wanted = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
+        for line in self._file.lines():
+            if line.startswith(wanted):
+                yield self._file.decode(line, _line)

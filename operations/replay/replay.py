@@ -16,8 +16,7 @@ from checkpoints import codec
 from kafka_why.contract.codec import Refusal, encode
 from operations.replay.group_run import GroupRun, ReplayStep, SentRecord, answer_records
 from operations.replay.recording import ClockLine, EventLine, Recording, RecordingHeader, ViewLine
-from operations.replay.starts import ReplayStart, starts_of
-from operations.replay.topic_contents import TopicContents
+from operations.replay.topic_contents import ReplayStart, TopicContents, starts_of
 from state.dispatch import AnyGroup, step
 from state.kafka.context import Reply
 from state.timeline import Row, StepFunction

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from kafka_why.contract.codec import Refusal
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.wording import INDENT, Clock, duration_text
+from kafka_why.contract.messages import ErrorCode
+from kafka_why.wording import INDENT, Clock, VisibleText, duration_text, visible_text
 from operations.replay.group_run import ReplayStep
 from operations.replay.moment import moment_text, names_of
 from operations.replay.replay import Replayed

@@ -1,4 +1,5 @@
-"""The rows of a state as Parquet files, which Spark SQL, DuckDB, pandas and others read.
+"""The rows of a state as Parquet files, which Spark SQL, DuckDB, pandas and others read, and Spark SQL over
+them.
 
 A file for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
 `committed_at`. A duration stays a number, and its column keeps the suffix: `session_timeout_ms`.
@@ -12,7 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
+from kafka_why.wording import Column, VisibleText, render_table
 from operations.stored.rows import ROW_OF, AnyRow, GroupRows, StateTable
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -88,3 +92,25 @@ def _arrow_type(annotation: Any) -> pa.DataType:
     if annotation is bool:
         return pa.bool_()
     return pa.int64() if annotation is int else pa.string()
+
+
+def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
+    """Create a temporary view of Spark for each table, from Parquet files written into an existing folder."""
+    write_parquet(folder, groups)
+    for table in StateTable:
+        spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
+
+
+def answer_text(answer: DataFrame) -> VisibleText:
+    """Return the rows of a query as a table. Spark writes the values, so times are in UTC."""
+    # By position, because a query may give two columns the same name.
+    numbered = answer.toDF(*(f"c{n}" for n in range(len(answer.columns))))
+    text = numbered.select([F.col(name).cast("string") for name in numbered.columns])
+    columns = [Column(name, 0) for name in answer.columns]
+    return render_table(columns, [list(row) for row in text.collect()])
+
+
+def answer_json(answer: DataFrame) -> list[str]:
+    """Return the rows of a query as JSON objects. Times are ISO 8601 in UTC."""
+    packed = answer.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
+    return [row[0] for row in packed.collect()]

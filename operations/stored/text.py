@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
-from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.tables import Column, render_table
+from kafka_why.wording import Column, VisibleText, render_table, visible_text
 from operations.stored.rows import AnyRow, GroupRow, GroupRows, StateTable, StoredMemberRow
 
 _LAST_S = 253_402_300_799  # the last second of the year 9999

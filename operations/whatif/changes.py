@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kafka_why.numbers import INT32_MAX, parse_whole_number, shortened
-from operations.whatif.consumer_messages import KNOWN
+from operations.whatif.observer import KNOWN
 from operations.whatif.run import WhatIfError
 from state.config import ConfigError, Configs, CoordinatorConfig
 

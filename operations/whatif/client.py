@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from assignors.kafka.server_side import is_for_coordinator
 from clients.coordinator_client import Header
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     AnyRequest,
     Heartbeat,
@@ -26,8 +25,8 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.requests import Protocol as RequestProtocol
 from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Claim, TopicPartition
-from operations.whatif import consumer_messages
 from operations.whatif.changes import Changes
 from operations.whatif.facts import (
     ClientFleet,
@@ -38,7 +37,15 @@ from operations.whatif.facts import (
     SentRequest,
     TimeSpan,
 )
-from operations.whatif.observer import FATAL, LOST_ID, read_partitions, requires_join
+from operations.whatif.observer import (
+    FATAL,
+    LOST_ID,
+    assignments,
+    is_cooperative,
+    read_partitions,
+    requires_join,
+)
+from operations.whatif.observer import protocols as protocols_of
 
 Action = Callable[[LogMoment, str], None]
 
@@ -153,7 +160,7 @@ class SimulatedClient:
             group_instance_id=self._instance_id,
             protocol_type=response.protocol_type,
             protocol_name=response.protocol_name,
-            assignments=consumer_messages.assignments(name, response.members, counts) if leads else [],
+            assignments=assignments(name, response.members, counts) if leads else [],
         )
         self._plan_sync(ReactionKind.LEADER_SYNC if leads else ReactionKind.SYNC, at_ms, sync)
         self._plan_beat(at_ms)
@@ -166,7 +173,7 @@ class SimulatedClient:
             return
         held, self._held = self._held, read_partitions(response.assignment)
         self._claim = Claim(tuple(sorted(self._held)), self._generation)
-        if held - self._held and consumer_messages.is_cooperative(self._protocols(at_ms)):
+        if held - self._held and is_cooperative(self._protocols(at_ms)):
             self._plan_join(ReactionKind.REVOKED, at_ms)
 
     def _refused(self, at_ms: int) -> None:
@@ -246,7 +253,7 @@ class SimulatedClient:
         self._join_plan, self._sync, self._waits = 0, None, JoinGroup
         protocols = self._protocols(moment.at_ms)
         recorded = self._recorded_join(moment.at_ms)
-        if not consumer_messages.is_cooperative(protocols) or not self.member_id:
+        if not is_cooperative(protocols) or not self.member_id:
             self._held = frozenset()
         changes = self._changes
         counts = recorded.partitions_per_topic
@@ -329,9 +336,7 @@ class SimulatedClient:
         return before[-1] if before else self._process.joins[0][1]
 
     def _protocols(self, at_ms: int) -> list[RequestProtocol]:
-        return consumer_messages.protocols(
-            self._recorded_join(at_ms), self._changes.assignors, self._held, self._claim
-        )
+        return protocols_of(self._recorded_join(at_ms), self._changes.assignors, self._held, self._claim)
 
     def _common(self) -> Header:
         recorded = self._process.joins[0][1]

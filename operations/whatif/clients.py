@@ -24,9 +24,8 @@ from kafka_why.contract.kafka.requests import (
     TopicMetadata,
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
-from operations.whatif.consumer_messages import check_readable
 from operations.whatif.facts import ClientFleet, ClientProcess, Ending, LogMoment, ReactionKind, SentRequest
-from operations.whatif.observer import ProcessObserver, long_gaps
+from operations.whatif.observer import ProcessObserver, check_readable, long_gaps
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.inputs import Received
 

@@ -15,15 +15,14 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.report import CauseCount, Report, report
-from operations.whatif.consumer_messages import is_cooperative
 from operations.whatif.facts import ClientFleet, ClientProcess
-from operations.whatif.observer import Partitions, read_partitions
+from operations.whatif.observer import Partitions, is_cooperative, read_partitions
 from operations.whatif.run import Run
 from state.inputs import Received
 

@@ -1,6 +1,6 @@
 """A run of one group through the core: its log from a recording, and each step with its time.
 
-The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.answer`) makes
+The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.text`) makes
 its rows itself, from the answers to earlier ones.
 """
 
@@ -11,12 +11,10 @@ from typing import NamedTuple, get_args
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
-from kafka_why.escaping import visible, visible_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock, visible, visible_text
 from operations.replay.recording import ClockLine, Recording
 from operations.replay.replay import Replay
-from operations.replay.starts import starts_of
-from operations.replay.topic_contents import TopicContents
+from operations.replay.topic_contents import TopicContents, starts_of
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received

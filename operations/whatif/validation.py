@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from kafka_why.why.model import CauseKind, Rebalance
-from kafka_why.why.wording import duration_text
+from kafka_why.wording import duration_text
 from operations.whatif.figures import MeasuredRun, RunFigures
 
 # The simulation reproduces the log within all of these limits.

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.group import Group, Topic
 

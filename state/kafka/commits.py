@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.offsets import LogPosition, MarkerOutcome, Offset
 from kafka_why.contract.kafka.requests import (
@@ -25,6 +24,7 @@ from kafka_why.contract.kafka.responses import (
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleAndError, RuleId, StepContext
 from state.kafka.group import EndedTransaction, Group, PendingOffsets
 

@@ -14,10 +14,10 @@ from typing import ClassVar, NamedTuple
 
 from msgspec import Struct, field
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import ConsumerGroupState, MemberState
 from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.group import ModernGroup, Topic
 

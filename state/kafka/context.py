@@ -8,12 +8,11 @@ from uuid import UUID
 
 from msgspec import Struct, field, msgpack, structs
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.kafka.offsets import LogPosition, Offset, OffsetChange
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse
-from kafka_why.contract.messages import RECORD_VERSION, SettingValue
+from kafka_why.contract.messages import RECORD_VERSION, ErrorCode, SettingValue
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember

@@ -9,14 +9,13 @@ from uuid import UUID
 
 from msgspec import Struct, msgpack
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import AnyAnswered, ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
 from kafka_why.contract.kafka.wording import counted, listed
-from kafka_why.contract.messages import SettingValue
+from kafka_why.contract.messages import ErrorCode, SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup

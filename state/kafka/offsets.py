@@ -9,7 +9,6 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.offsets import LogPosition, Offset
 from kafka_why.contract.kafka.requests import (
@@ -28,6 +27,7 @@ from kafka_why.contract.kafka.responses import (
     TopicErrors,
 )
 from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka.context import (
     KafkaGroup,

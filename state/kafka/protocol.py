@@ -9,7 +9,6 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
@@ -28,7 +27,7 @@ from kafka_why.contract.kafka.responses import (
     OversizedRequestResponse,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
-from kafka_why.contract.messages import ErrorResponse, GroupType
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType
 from state.config import CoordinatorConfig
 from state.inputs import Outage
 from state.kafka.commits import commit, txn_commit

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
@@ -33,7 +32,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.snapshot import ConfigsView, GroupSnapshot
-from kafka_why.contract.messages import ErrorResponse, GroupType, SettingValue
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType, SettingValue
 from state.config import ConfigError, CoordinatorConfig, whole_number
 from state.kafka.classic.protocol import CLASSIC
 from state.kafka.classic.requests import join_no_group, oversized_no_group, validate_sync_protocol

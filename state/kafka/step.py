@@ -2,7 +2,6 @@
 
 from types import NoneType
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
@@ -16,7 +15,7 @@ from kafka_why.contract.kafka.requests import (
     TransactionMarker,
     Unanswered,
 )
-from kafka_why.contract.messages import ReleaseGroup, ReleaseGroupResponse
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup, ReleaseGroupResponse
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.kafka.commits import extend_ended_retention, transaction_marker

@@ -22,7 +22,7 @@ from kafka_why.contract.rocketmq.responses import (
     UnregisterResponse,
 )
 from kafka_why.rocketmq_group import filter_text, shown_subscriptions, subscription_text
-from kafka_why.why.wording import shortened
+from kafka_why.wording import shortened
 from state.rocketmq.context import ConsumerGroupEvent, StepContext, about
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, channel_info
 

@@ -14,10 +14,21 @@ from assignors.rocketmq.strategies import (
     AllocateMessageQueueAveragelyByCircle,
     allocate_for_pop,
 )
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup, ReleaseGroupResponse
-from kafka_why.contract.rocketmq.history import EntryType
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue, MessageRequestMode
+from kafka_why.contract.messages import (
+    ErrorCode,
+    ErrorResponse,
+    GroupType,
+    ReleaseGroup,
+    ReleaseGroupResponse,
+)
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot, EntryType, GroupSnapshot
+from kafka_why.contract.rocketmq.queues import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageQueue,
+    MessageRequestMode,
+    sort_client_ids,
+    sort_queues,
+)
 from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
@@ -41,8 +52,6 @@ from kafka_why.contract.rocketmq.responses import (
     ResponseCode,
     SetMessageRequestModeResponse,
 )
-from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from state.config import BrokerConfig, CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.protocol import Handlers, StoredKind

@@ -28,7 +28,7 @@ from kafka_why.contract.sightings import (
     sighting_key,
 )
 from kafka_why.lifetimes import BackgroundThread
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from streaming.observing.operator import SOURCE
 
 # Rebalancing groups found by polls, as records of the sightings topic. No IO.

@@ -8,17 +8,22 @@ from typing import NamedTuple
 from zlib import crc32
 
 from kafka_why.contract.codec import (
+    NO_PACKS,
+    PACK_SLOTS,
     AnyRequest,
     Reason,
     Refusal,
     Unanswered,
     decode_request,
+    is_pack,
+    pack_key,
     refuse,
     refuse_unread,
     request_id,
+    slot_of,
+    unpack,
 )
 from kafka_why.contract.layout import TopicLayout, excess
-from kafka_why.contract.pack import NO_PACKS, PACK_SLOTS, is_pack, pack_key, slot_of, unpack
 from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
 from streaming.query.log_order import LogRow
@@ -26,7 +31,7 @@ from streaming.query.log_order import LogRow
 # Shards: groups that share one keyed state, because each state that a batch touches costs time.
 #
 # `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two, so
-# the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
+# the slot of a pack (`kafka_why.contract.codec`) decides the shard of all its requests if k is at most
 # PACK_SLOTS. With k = MAX_SHARDS nearly every group has its own keyed state. The checkpoint pins P and k.
 
 

@@ -16,11 +16,11 @@ from kafka_why.contract.codec import (
     encode,
     is_packed,
     offset_key,
+    pack,
     transaction_key,
 )
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import pack
 from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
 from state.dispatch import AnyEffects, AnyGroup, view_of

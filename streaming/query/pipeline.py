@@ -17,9 +17,8 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.codec import STATE_SCHEMA
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import CLOCK_PATTERN
+from kafka_why.contract.codec import CLOCK_PATTERN, PACK_PREFIX
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import PACK_PREFIX
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.executors import Demand, WorkerFunction, with_mark
 from streaming.query.operator import Operator

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from kafka_why.contract.pack import PACK_PREFIX
+from kafka_why.contract.codec import PACK_PREFIX
 from streaming.query.operator import in_log_order
 from streaming.query.pipeline import coordinate
 from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTITIONS

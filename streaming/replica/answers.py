@@ -3,12 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kafka_why.contract.codec import AnyRequest, DeadLetter, encode, is_packed, transaction_key
+from kafka_why.contract.codec import (
+    PACK_MAX_REQUESTS,
+    AnyRequest,
+    DeadLetter,
+    encode,
+    is_packed,
+    pack,
+    transaction_key,
+)
 from kafka_why.contract.early_answers import Commits
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
-from kafka_why.contract.pack import PACK_MAX_REQUESTS, pack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
 from state.dispatch import AnyEffects
 from state.kafka.context import Effects, Reply

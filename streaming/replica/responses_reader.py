@@ -9,9 +9,9 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marked
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from kafka_why.lifetimes import BackgroundThread
 from streaming.replica.audit import AnswerDifference, Audit
 

@@ -18,9 +18,8 @@ from kafka.errors import KafkaError
 from msgspec import Struct
 
 from checkpoints.spark_logs import read_planned
-from kafka_why.contract.codec import UNREADABLE, number_in_pack, record_of
+from kafka_why.contract.codec import UNREADABLE, number_in_pack, record_of, unpack
 from kafka_why.contract.early_answers import EarlyAnswers, commits_of
-from kafka_why.contract.pack import unpack
 from kafka_why.local_files import FolderError, LocalFiles
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.can_continue import RequestsLost

@@ -19,7 +19,6 @@ from msgspec.structs import asdict, replace
 
 from cli import main
 from kafka_why.contract.codec import AnyRequest
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupHeartbeat,
     Heartbeat,
@@ -34,6 +33,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received

@@ -27,8 +27,8 @@ from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from streaming.service.options import Options
 from tests.conformance.acls import PASSWORD, REFRESH_S, SUPER_USERS, USERS, Rule, set_acls, user
 from tests.conformance.connection import Connection

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from kafka.consumer.fetcher import ConsumerRecord
 
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.early_answers import as_of, lists_changed, marked
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import request_of
 from streaming.service.coordinator import Coordinator

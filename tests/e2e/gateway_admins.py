@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition, errors
 
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 
 TIMEOUT_S = 60.0
 

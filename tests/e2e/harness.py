@@ -20,13 +20,13 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN, CommittedOffset
 from kafka_why.contract.early_answers import EarlyAnswers
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember, MemberAssignment, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import TopicReader, layout_on
 from operations.admin.requests import LEAVE_VERSION

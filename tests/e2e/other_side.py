@@ -8,13 +8,12 @@ import msgspec
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import decode_request, request_id
+from kafka_why.contract.codec import decode_request, is_pack, pack, request_id, unpack
 from kafka_why.contract.early_answers import ReplicaId, early_headers, marker_headers
 from kafka_why.contract.kafka.requests import AnyAnswered
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import Request
-from kafka_why.contract.pack import is_pack, pack, unpack
 from kafka_why.topic_reader import TopicReader
 from streaming.service.topics import prepare_topics
 

@@ -9,13 +9,12 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import RequestTooLarge
 from embedded.broker import EmbeddedBroker
+from kafka_why.contract.codec import NO_PACKS, pack_key, slot_of
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, Protocol
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import ErrorResponse
-from kafka_why.contract.pack import NO_PACKS, pack_key, slot_of
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.other_side import OtherSide

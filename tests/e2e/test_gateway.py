@@ -20,8 +20,8 @@ from gateway.net.options import GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.gateway_clients import (
     RECORDS,

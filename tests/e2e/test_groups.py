@@ -19,10 +19,10 @@ from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
     Subscription,

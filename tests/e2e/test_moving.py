@@ -4,9 +4,8 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.codec import clock_record, encode
+from kafka_why.contract.codec import clock_record, encode, pack
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.pack import pack
 from streaming.service.stored_state.moving import count_unread
 from tests.e2e.harness import create_topic, new_layout
 from tests.spark.log import heartbeat

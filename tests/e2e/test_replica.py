@@ -23,8 +23,8 @@ from clients.coordinator_client import CoordinatorClient, wait_for_views
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import clock_record
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.metrics.service import Metrics
 from state.config import CoordinatorConfig

@@ -12,9 +12,8 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import encode
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import ReleaseGroupResponse
+from kafka_why.contract.messages import ErrorCode, ReleaseGroupResponse
 from streaming.replica.audit import OVERDUE_AFTER_S, AnswerDifference, Audit, ReplicaPosition
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.service.topics import prepare_topics

@@ -22,7 +22,7 @@ from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.deliveries import DeliveriesCache
-from kafka_why.why.deliveries.reading import read_deliveries
+from kafka_why.why.deliveries.report import read_deliveries
 from kafka_why.why.history import read_history
 from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce

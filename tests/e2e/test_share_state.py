@@ -18,7 +18,6 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import decode_request, encode
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import DeleteGroup
 from kafka_why.contract.kafka.share_requests import (
@@ -29,6 +28,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.open_tasks import NOT_PERMITTED

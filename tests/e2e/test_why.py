@@ -16,12 +16,11 @@ from cli import main
 from clients.coordinator_client import Header
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import encode, pack, pack_key
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import pack, pack_key
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, telemetry_key
 from kafka_why.partitioner import partition_of
 from kafka_why.why.history import read_history

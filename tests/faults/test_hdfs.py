@@ -18,7 +18,7 @@ from embedded import parent_watchdog
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.options import Options
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (

@@ -22,11 +22,10 @@ from clients.coordinator_client import CoordinatorClient, wait_for_views
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import is_clock_record, request_id
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.codec import is_clock_record, is_pack, request_id, unpack
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import is_pack, unpack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import layout_on
 from streaming.query.jvm import SparkFailed

@@ -22,9 +22,9 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.state_stores import is_intact
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from streaming.query import jvm

@@ -27,11 +27,11 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.topic_reader import layout_on
 from streaming.service.lost_requests import FILE, LostRequests

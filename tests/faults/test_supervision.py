@@ -17,8 +17,8 @@ from checkpoints.spark_logs import last_batch
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.codec import DeadLetter, Reason, record_of
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.local_files import LocalFiles
 from kafka_why.partitioner import partition_of

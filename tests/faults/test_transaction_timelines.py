@@ -6,9 +6,9 @@ import pytest
 
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, TxnOffsetCommit
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from tests.harness.transactions import (
     NONE,
     NOTHING,

@@ -7,7 +7,6 @@ assigns. A client that lost its generation lost its partitions.
 from dataclasses import dataclass, field
 
 from assignors.kafka import ASSIGNORS
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import MemberAssignment
 from kafka_why.contract.kafka.responses import (
     AnyResponse,
@@ -16,6 +15,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
     MemberSubscription,

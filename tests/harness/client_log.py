@@ -12,10 +12,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from kafka_why.contract.codec import AnyRequest, Unanswered, encode, is_packed, request_id
+from kafka_why.contract.codec import (
+    AnyRequest,
+    Unanswered,
+    encode,
+    is_packed,
+    pack,
+    pack_key,
+    request_id,
+    slot_of,
+)
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import SettingValue
-from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.kafka.context import new_member_id

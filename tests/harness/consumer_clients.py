@@ -12,7 +12,6 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from kafka_why.contract.kafka.requests import (
     AnyRequest,
@@ -22,6 +21,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import AnyResponse, ConsumerGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
+from kafka_why.contract.messages import ErrorCode
 from records.topic_patterns import digest
 from tests.harness.common import Common
 

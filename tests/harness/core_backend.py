@@ -14,12 +14,11 @@ from clients.pending import RequestTooLarge
 from gateway.coordinator.failures import failed
 from gateway.coordinator.groups import KnownGroup, known_of
 from gateway.coordinator.oversized import refused
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyRequest, DescribeGroup, RegexResolved
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.messages import Request, Response
+from kafka_why.contract.messages import ErrorCode, Request, Response
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
 from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
-from operations.whatif.answer import simulate
 from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import (
     ClientFleet,
@@ -20,6 +19,7 @@ from operations.whatif.facts import (
     TimeSpan,
 )
 from operations.whatif.run import GroupLog, Run
+from operations.whatif.text import simulate
 from state.config import Configs, CoordinatorConfig
 from state.inputs import Received
 from state.timeline import Row

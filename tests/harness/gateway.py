@@ -30,10 +30,9 @@ from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.deliveries import GroupDeliveries
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ANONYMOUS, Response
-from kafka_why.contract.telemetry import MemberTelemetry
+from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry
 from tests.harness.core_backend import CoreBackend as CoreBackend
 from tests.harness.coroutines import as_test
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     AnyRequest,
     CommittedPartition,
@@ -40,7 +39,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from state.config import CoordinatorConfig
 from state.timeline import Row, Timeline

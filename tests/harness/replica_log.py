@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from checkpoints.codec import ShardRow
 from checkpoints.metadata import Epoch, Identity
-from kafka_why.contract.codec import clock_record, is_clock_record
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.codec import clock_record, is_clock_record, unpack
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kafka_why.contract.codec import CommittedOffset, DeadLetter, Reason, encode, offset_key
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.responses import (
     HeartbeatResponse,
@@ -20,6 +19,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterProducer
 from kafka_why.contract.service import (

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.share_state.partition_tasks import (
     NoAnswer,
     NotOwnerNow,

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, AnyRequest, DeleteGroup, TopicMetadata
 from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import (
@@ -27,6 +26,7 @@ from kafka_why.contract.kafka.share_requests import (
     ShareStateResult,
 )
 from kafka_why.contract.kafka.snapshot import ShareTask
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka.group import ConfigsOnly
 from state.kafka.share.protocol import open_tasks

@@ -11,9 +11,8 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage
 from checkpoints.spark_logs import SPARK
-from kafka_why.contract.codec import Clock, clock_of
+from kafka_why.contract.codec import Clock, clock_of, is_pack
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import is_pack
 from state.config import Configs
 from state.inputs import Outage
 from state.timeline import StepFunction

@@ -17,7 +17,7 @@ from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import code_version
-from kafka_why.contract.codec import AnyRequest, record_of
+from kafka_why.contract.codec import PACK_PREFIX, AnyRequest, record_of
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
@@ -28,7 +28,6 @@ from kafka_why.contract.kafka.requests import (
     Protocol,
 )
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
-from kafka_why.contract.pack import PACK_PREFIX
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer, SubscriptionData
 from state.timeline import Row

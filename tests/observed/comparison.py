@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from kafka_why.why.model import Cause
 from kafka_why.why.report import Report
-from kafka_why.why.wording import lasting_name
+from kafka_why.wording import lasting_name
 from tests.observed.lines import Class, Line, Source, Verdict
 from tests.observed.truth import Step, Truth
 

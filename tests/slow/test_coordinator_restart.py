@@ -16,9 +16,9 @@ from checkpoints.metadata import Epoch
 from cli import main
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from streaming.service.clock.ticker import Ticker
 from streaming.service.query import coordinating

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.demo.consumer import SESSION_TIMEOUT_MS
-from cli.record import record
-from cli.replay import replay
+from cli.replay import record, replay
 from tests.harness.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("quick_java")]

@@ -26,10 +26,10 @@ from checkpoints.state_stores import describe_damage
 from cli import main
 from clients.coordinator_client import CoordinatorClient
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from kafka_why.contract.layout import DEFAULT_PREFIX
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import layout_on

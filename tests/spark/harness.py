@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.codec import unpack
 from state.config import CoordinatorConfig
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.operator import ConfigEpoch, Operator

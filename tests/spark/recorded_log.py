@@ -6,8 +6,18 @@ from random import Random
 
 import msgspec
 
-from kafka_why.contract.codec import clock_record, encode, is_packed, offset_key, record_of, transaction_key
-from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import (
+    clock_record,
+    encode,
+    is_packed,
+    offset_key,
+    pack,
+    pack_key,
+    record_of,
+    slot_of,
+    transaction_key,
+    unpack,
+)
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row, Timeline

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from checkpoints.checkpoint import Checkpoint
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.query.batches import describe_failing_batch
 from tests.spark.harness import Bench, answers, dead_letters, make_operator
 from tests.spark.log import T0, Log, heartbeat, join

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.claims import Claim
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from streaming.query.executors import WorkerFunction
 from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
 from tests.e2e.harness import create_topic

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
 from streaming.service.stored_state.continuation import NotContinued

@@ -11,9 +11,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StoredGroup, decode_group
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
-from operations.stored.frames import schema_of, write_parquet
+from operations.stored.frames import answer_json, answer_text, create_views, schema_of, write_parquet
 from operations.stored.rows import GroupRows, StateTable, rows_of
-from operations.stored.sql import answer_json, answer_text, create_views
 from state.kafka.context import new_member_id
 from streaming.service.stored_state.reading import StateNotRead, StoredState, read_stored, retained_batches
 from tests.harness.checkpoints import spark_of

@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
 from kafka_why.contract.codec import CLOCK_PATTERN, clock_record, is_clock_record
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from tests.spark.harness import Bench, answers, events
 from tests.spark.log import T0, Log, heartbeat, join
 

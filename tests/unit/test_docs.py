@@ -25,12 +25,11 @@ from kafka_why.why.report import report
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_report_text
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
-from operations.replay.recording_file import RecordingFile
-from operations.whatif.answer import answer
+from kafka_why.wording import Clock
+from operations.replay.recording import RecordingFile
 from operations.whatif.changes import parse_changes
 from operations.whatif.run import log_of
-from operations.whatif.text import answer_text
+from operations.whatif.text import answer, answer_text
 from tests.harness import scraped
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why import why_story
@@ -213,8 +212,8 @@ RECORDS = {
     "Views": ["kafka/snapshot"],
     "History": ["kafka/history"],
     "Offsets, transactions, dead letters": ["codec"],
-    "Telemetry and deliveries": ["telemetry", "deliveries"],
-    "RocketMQ's groups": ["rocketmq/requests", "rocketmq/responses", "rocketmq/snapshot", "rocketmq/history"],
+    "Telemetry and deliveries": ["telemetry"],
+    "RocketMQ's groups": ["rocketmq/requests", "rocketmq/responses", "rocketmq/history"],
 }
 """The sections of the page of records, and the modules whose public Structs and enumerations they show."""
 

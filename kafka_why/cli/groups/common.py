@@ -16,7 +16,6 @@ from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
     GroupListRow,
@@ -27,12 +26,13 @@ from kafka_why.groups.list_groups import (
     list_groups,
     listed,
 )
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
+from kafka_why.wording import VisibleText, visible_text
 
 # Descriptions of groups from the brokers' own `__consumer_offsets`.
 

@@ -18,8 +18,7 @@ from kafka_why.cli.output import show, show_json, show_stderr
 from kafka_why.cli.parameters import ParsedOption, link, page_url_option
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from kafka_why.escaping import VisibleText
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
 from kafka_why.groups.gather import Described, describe_groups, describe_partitions
 from kafka_why.groups.list_groups import select_groups
@@ -34,6 +33,7 @@ from kafka_why.groups.rocketmq import (
     topic_table,
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
+from kafka_why.wording import VisibleText
 
 Groups = Mapping[str, GroupSnapshot]
 RowsOf = Mapping[str, Sequence[PartitionRow]]

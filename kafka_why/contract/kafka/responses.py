@@ -7,8 +7,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import Response
+from kafka_why.contract.messages import ErrorCode, Response
 
 NO_GENERATION = -1
 

@@ -1,7 +1,10 @@
-"""RocketMQ's queues, and how clients get their messages."""
+"""RocketMQ's queues: how clients divide them, and how they get their messages."""
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
+
+from kafka_why.contract.protocols.subscriptions import java_order
 
 
 class MessageRequestMode(StrEnum):
@@ -27,3 +30,28 @@ RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 """The beginning of the name of a group's retry topic, to which its clients also subscribe. Source:
 MixAll.java.
 """
+
+
+def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Sort by topic, broker name and number; text is ordered as by Java's String.compareTo."""
+    return sorted(queues, key=lambda q: (java_order(q.topic), java_order(q.broker_name), q.queue_id))
+
+
+def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
+    """Sort as Java's String.compareTo does, so "CID-10" is before "CID-2"."""
+    return sorted(client_ids, key=java_order)
+
+
+def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
+    """Return one client's run of the queues; the first clients get one queue more. Both lists are sorted."""
+    index = client_ids.index(own_cid)
+    quota, clients_with_extra = divmod(len(queues), len(client_ids))
+    start = index * quota + min(index, clients_with_extra)
+    return list(queues[start : start + quota + (index < clients_with_extra)])
+
+
+def averagely_by_circle(
+    queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str
+) -> list[MessageQueue]:
+    """Return one client's queues: every n-th for n client ids. Both lists are sorted."""
+    return list(queues[client_ids.index(own_cid) :: len(client_ids)])

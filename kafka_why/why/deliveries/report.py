@@ -1,10 +1,121 @@
-"""Adds up gateways' counts of one share group, and concludes the probable fault. No IO here."""
+"""Reads gateways' counts of one share group from the telemetry topic, adds them up, and concludes the
+probable fault.
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from enum import StrEnum
 
-from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
-from kafka_why.why.deliveries.model import DeliveryReport, Interval, MemberSum, Row, SuspectLine, Verdict
+from kafka import TopicPartition
+from msgspec import Struct
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.telemetry import (
+    ACCEPTED,
+    GONE,
+    OPEN,
+    REJECTED,
+    Counted,
+    GroupDeliveries,
+    Suspect,
+    decode_deliveries,
+    is_of_deliveries,
+)
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
+
+
+class Verdict(StrEnum):
+    """The probable fault. POISON: some records fail on every member. BAD_MEMBER: only one member fails.
+    OUTAGE: all members fail.
+    """
+
+    NOTHING = "nothing"
+    POISON = "poison"
+    BAD_MEMBER = "bad member"
+    OUTAGE = "outage"
+
+
+class SuspectLine(Struct, frozen=True, kw_only=True):
+    """A record that may be poison. `at_ms` is when a gateway last reported it. `outcome` is one of
+    `kafka_why.contract.telemetry`, and is inferred unless the record was rejected or accepted.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    deliveries: int
+    releases: int
+    released_by: list[str]
+    rejected_by: str
+    outcome: str
+    at_ms: int
+
+
+class MemberSum(Struct, frozen=True, kw_only=True):
+    """The totals of one member. `processing_ms` is the mean time from the delivery of a record to its
+    acknowledgement, and `processing_max_ms` the longest; both are None if it acknowledged nothing.
+    """
+
+    member_id: str
+    delivered: int
+    accepted: int
+    failed: int
+    renewed: int
+    acknowledged: int
+    processing_ms: int | None
+    processing_max_ms: int | None
+
+
+class Interval(Struct, frozen=True, kw_only=True):
+    """The counts of one interval of the report's time."""
+
+    from_ms: int
+    delivered: int = 0
+    redelivered: int = 0
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    expired: int = 0
+
+
+class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
+    """The counts of one member in one partition. Unlike those in telemetry, its JSON includes zeros."""
+
+
+class DeliveryReport(Struct, frozen=True, kw_only=True):
+    """The deliveries of a share group between two times, as gateways counted them. `lock_ms` is 0 if no
+    broker has reported it.
+
+    `rows` are in the order of topic, partition and member. `others` has the sums of the rows beyond the
+    maximum. `is_cut`: there were too many records to read, so the earliest are missing. `member_id` is the
+    member of the verdict.
+    """
+
+    group_id: str
+    from_ms: int
+    to_ms: int
+    gateways: int
+    delivery_limit: int
+    is_limit_known: bool
+    lock_ms: int
+    is_cut: bool
+    verdict: Verdict
+    member_id: str | None
+    rows: list[Row]
+    others: Row | None
+    members: list[MemberSum]
+    suspects: list[SuspectLine]
+    intervals: list[Interval]
+
+
+class LoneDeliveries(Struct, frozen=True):
+    """The report of `why` on a group that has deliveries but no history."""
+
+    group_id: str
+    deliveries: DeliveryReport
+
 
 ROWS_MAX, SUSPECTS_MAX, MEMBERS_MAX = 1_000, 1_000, 1_000
 INTERVALS = 24
@@ -145,3 +256,37 @@ def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLi
         outcome=next(one for one in (REJECTED, ACCEPTED, GONE, OPEN) if one in outcomes),
         at_ms=max(at_ms for at_ms, _ in of_gateways.values()),
     )
+
+
+RECORDS_MAX = 100_000
+"""The maximum number of records to read: the last ones of the group's partition, including other groups'."""
+DEFAULT_MS = 24 * 3_600_000
+"""The time to read if the caller sets no start."""
+
+
+def read_deliveries(
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
+) -> DeliveryReport | None:
+    """Return the deliveries between two times, by default of the last day, or None if there are none. Raises
+    KafkaError.
+    """
+    from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
+    partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
+    sums = Sums(group_id, from_ms, to_ms)
+    with TopicReader(client_config) as reader:
+        if partition not in reader.partitions_of(partition.topic):
+            return None
+        first = reader.offsets_at([partition], from_ms)[partition]
+        if first is None:
+            return None
+        end = reader.ends([partition])[partition]
+        begin = max(first, end - RECORDS_MAX)
+        reader.start(at={partition: begin})
+        for record in reader.read_to({partition: end}):
+            if record.timestamp > to_ms:
+                break
+            if record.value is not None and is_of_deliveries(record.key, group_id):
+                found = decode_deliveries(record.value)
+                if found is not None:
+                    sums.add(found, record.timestamp)
+    return sums.report(is_cut=begin > first)

@@ -2,10 +2,19 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from kafka_why.contract.deliveries import ACCEPTED, GONE, REJECTED, Counted
-from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
-from kafka_why.why.wording import Clock, Names, columns, count, duration_text, listing, shortened
+from kafka_why.contract.telemetry import ACCEPTED, GONE, REJECTED, Counted
+from kafka_why.why.deliveries.report import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
+from kafka_why.wording import (
+    Clock,
+    Names,
+    VisibleText,
+    columns,
+    count,
+    duration_text,
+    listing,
+    shortened,
+    visible_text,
+)
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8

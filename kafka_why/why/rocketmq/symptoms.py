@@ -11,7 +11,7 @@ from kafka_why.rocketmq_group import (
 )
 from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Difference, Trap
 from kafka_why.why.rocketmq.polled.model import Symptom, SymptomKind
-from kafka_why.why.wording import count, duration_text, shortened
+from kafka_why.wording import count, duration_text, shortened
 
 RECENT_MS = 3_600_000
 """The time for which clients that came and went, and connections that expired, are reported."""

@@ -4,7 +4,6 @@ fault.
 
 from collections.abc import Sequence
 
-from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.rocketmq_group import TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
 from kafka_why.why.rocketmq.changes import places_of
 from kafka_why.why.rocketmq.model import (
@@ -17,10 +16,11 @@ from kafka_why.why.rocketmq.model import (
     connections_by_client,
 )
 from kafka_why.why.rocketmq.polled.model import SymptomKind
-from kafka_why.why.wording import (
+from kafka_why.wording import (
     INDENT,
     Clock,
     Lines,
+    VisibleText,
     columns,
     count,
     duration_text,
@@ -28,6 +28,7 @@ from kafka_why.why.wording import (
     shortened,
     tally,
     trigger_text,
+    visible_text,
 )
 
 MAX_CHANGES = 20

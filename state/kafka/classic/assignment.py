@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     Assignment,

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from msgspec import UNSET
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import (
     DescribeGroup,
@@ -26,6 +25,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.messages import ErrorCode
 from state.inputs import Outage
 from state.kafka.classic import rebalance
 from state.kafka.classic.assignment import topic_metadata

@@ -6,10 +6,10 @@ tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
 """
 
 from assignors.kafka.server_side import is_for_coordinator
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.kafka.classic import assignment
 from state.kafka.classic.assignment import settle_topics

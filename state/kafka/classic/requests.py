@@ -1,6 +1,5 @@
 """The requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
@@ -19,6 +18,7 @@ from kafka_why.contract.kafka.responses import (
     OversizedRequestResponse,
     SyncGroupResponse,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic import assignment, rebalance
 from state.kafka.classic.assignment import record_topics
 from state.kafka.classic.rebalance import arm_session

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
@@ -20,6 +19,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,

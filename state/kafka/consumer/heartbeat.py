@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import (
     LEAVE_GROUP_MEMBER_EPOCH,
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -22,6 +21,7 @@ from kafka_why.contract.kafka.requests import (
     TopicIdPartitions,
 )
 from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.members import (
     SenderIdentity,

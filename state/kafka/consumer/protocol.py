@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from msgspec import UNSET
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, EntryType
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
@@ -31,6 +30,7 @@ from kafka_why.contract.kafka.snapshot import (
     Partitions,
     named,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.inputs import Outage
 from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS
 from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS

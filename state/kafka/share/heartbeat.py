@@ -7,7 +7,6 @@ Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareG
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from assignors.kafka import simple
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import (
@@ -22,6 +21,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from kafka_why.contract.kafka.snapshot import Partitions, named
 from kafka_why.contract.kafka.wording import listed_partitions, names_change
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, TimerKind, Topic

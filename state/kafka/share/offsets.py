@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
     TopicImages,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
 from state.kafka.modern import RequestRefused, answer_refused, bump, merge_reported, settle_emptied

@@ -5,7 +5,6 @@ from typing import ClassVar
 from uuid import UUID
 
 from assignors.kafka import simple
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
@@ -46,6 +45,7 @@ from kafka_why.contract.kafka.snapshot import (
     ShareTaskPartitions,
     named,
 )
+from kafka_why.contract.messages import ErrorCode
 from state.inputs import Outage
 from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import Timer, TimerKind

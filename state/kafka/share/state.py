@@ -8,7 +8,6 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import DeleteGroup, ReplyTo, TopicMetadata
 from kafka_why.contract.kafka.responses import (
@@ -22,6 +21,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, Topic
 from state.kafka.modern import (

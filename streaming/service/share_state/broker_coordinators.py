@@ -15,7 +15,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.lifetimes import Closeable
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
 from streaming.service.share_state.partition_tasks import (

@@ -11,9 +11,9 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ShareStateSummary
 from state.kafka.share.state import RETRIABLE
 from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, Results, SharePartition

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.share.state import RETRIABLE
 
 # The maximum number of partitions in one request. The share coordinator writes a record for each.

@@ -29,10 +29,9 @@ from checkpoints.spark_logs import (
 from checkpoints.state_stores import is_intact
 from checkpoints.upgrades import SAME_RULES
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.codec import UNREADABLE, unpack
 from kafka_why.contract.early_answers import is_by_query
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.outages.outage import last_append_ms
 

@@ -28,9 +28,8 @@ from checkpoints.spark_logs import (
 )
 from checkpoints.upgrades import code_version
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import is_clock_record
+from kafka_why.contract.codec import is_clock_record, unpack
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import unpack
 from kafka_why.local_files import make_private_folder, sync
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader

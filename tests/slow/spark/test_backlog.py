@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
 
 from kafka_why.contract.codec import encode
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import new_member_id
 from streaming.query.seeding import FILE_SCHEMA
 from tests.e2e.harness import note

@@ -15,6 +15,7 @@ from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
 from clients.coordinator_client import decode_response
 from kafka_why.contract.claims import Claim
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.history_reader import (
     CoordinatorStarted,
     GroupTable,
@@ -24,7 +25,6 @@ from kafka_why.contract.history_reader import (
 )
 from kafka_why.contract.kafka.history import MemberState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.pack import unpack
 from kafka_why.metrics.metrics_state import MetricsState
 from state.config import CoordinatorConfig
 from streaming.service.topic_watch.offset_topics import OffsetTopics

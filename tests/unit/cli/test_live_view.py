@@ -21,9 +21,9 @@ from kafka_why.contract.history_reader import (
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lag.definitions import Partition
-from kafka_why.partition_text import holdings
+from kafka_why.wording import holdings
 from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 from tests.unit.kafka_why.page_facts import member as facts_member

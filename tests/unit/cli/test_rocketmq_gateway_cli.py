@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.rocketmq_gateway import rocketmq_gateway
+from cli.gateway import rocketmq_gateway
 from cli.rocketmq_options import ROCKETMQ_LISTENING, RocketmqListening
 from cli.run import run
 from gateway.rocketmq.addresses import AddressTemplate

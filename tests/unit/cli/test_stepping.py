@@ -9,7 +9,7 @@ import termios
 import time
 from pathlib import Path
 
-from operations.replay.recording_file import write_recording
+from operations.replay.recording import write_recording
 from tests.unit.operations.test_replay import a_member_expires
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")

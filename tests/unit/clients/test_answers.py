@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from clients.coordinator_client import decode_response, settle
 from clients.pending import MessageCounts, PendingRequest, PendingRequests, SettledRequest
-from kafka_why.contract.codec import encode
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.codec import NO_PACKS, encode, pack, unpack
 from kafka_why.contract.kafka import requests as kafka
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
-from kafka_why.contract.messages import ErrorResponse
-from kafka_why.contract.pack import NO_PACKS, pack, unpack
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import (
     AnyToConnection,

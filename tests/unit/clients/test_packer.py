@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from clients import request_writer
 from clients.pending import PendingRequest
 from clients.request_writer import Packer, PackSlot, pack_slot_of
-from kafka_why.contract.codec import decode_request, encode
+from kafka_why.contract.codec import decode_request, encode, is_pack, pack_key, slot_of, unpack
 from kafka_why.contract.kafka.requests import Heartbeat
-from kafka_why.contract.pack import is_pack, pack_key, slot_of, unpack
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
 PARTITIONS = 3

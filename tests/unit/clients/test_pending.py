@@ -18,10 +18,9 @@ from clients.pending import (
     SettledRequest,
     resolve_futures,
 )
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 
 

@@ -12,8 +12,8 @@ from clients.pending import FutureRequest, PendingRequests, RequestNotSent, Requ
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import PACK_MAX_BYTES
 from kafka_why.contract.kafka.requests import Heartbeat
-from kafka_why.contract.pack import PACK_MAX_BYTES
 
 NO_BROKER = "127.0.0.1:1"
 TIMEOUT_MS = 2_000

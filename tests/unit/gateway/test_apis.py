@@ -9,8 +9,8 @@ from gateway.apis import REFUSED, SERVED
 from gateway.coordinator.failures import failure_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
 from kafka_why.topic_reader import ClientError
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played

@@ -15,9 +15,9 @@ from clients.pending import ClientClosed, PendingRequest, PendingRequests, Reque
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend
 from gateway.coordinator.failures import failed
 from gateway.limits import Limits
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, OversizedRequest
 from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from tests.harness.waiting import until
 
 HELD_S = 0.2

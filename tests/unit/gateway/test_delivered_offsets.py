@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.deliveries.group import CapacityCounter, HeldRanges, OffsetRange
 from gateway.deliveries.member import GRACE_MS, AcknowledgeType
-from kafka_why.contract.deliveries import Counted
+from kafka_why.contract.telemetry import Counted
 from tests.unit.gateway.test_deliveries import LOCK_MS, World
 
 STEP = st.one_of(

@@ -15,7 +15,7 @@ from gateway.deliveries.member import GRACE_MS, TYPES_MAX, AcknowledgeType, Memb
 from gateway.deliveries.service import GROUPS_MAX, Deliveries
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
-from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
+from kafka_why.contract.telemetry import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect
 
 TOPIC = UUID(int=7)
 LOCK_MS = 15_000

@@ -11,8 +11,8 @@ from kafka.protocol.api_key import ApiKey
 from gateway.net.connection import Connection
 from gateway.security.authentication import ListenerSecurity
 from gateway.wire.framing import framed
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
 from tests.harness.waiting import until

@@ -19,13 +19,13 @@ from gateway.metrics.counts import GatewayCounts
 from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.net.writing import ResponseWriter
 from gateway.wire import codec
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
+from kafka_why.contract.messages import ErrorCode
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, LIST
 from tests.unit.gateway.test_pipelining import beat, hold, until_asked

@@ -13,7 +13,7 @@ from gateway.security.session import ClientSession
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.credentials import Users
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token

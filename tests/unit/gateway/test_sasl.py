@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from cli.gateway_user import gateway_user
+from cli.gateway import gateway_user
 from gateway.security.authentication import ListenerSecurity
 from gateway.security.oauthbearer import TokenSettings
 from gateway.security.settings import MECHANISMS, SecuritySettings

@@ -18,7 +18,7 @@ from gateway.security.mechanisms import (
 from gateway.security.oauthbearer import OAuthBearerExchange, TokenSettings, TokenValidator
 from gateway.security.session import ClientSession
 from gateway.wire.sasl import trimmed
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.credentials import Users
 from tests.harness.examples import examples
 from tests.harness.tokens import TokenIssuer

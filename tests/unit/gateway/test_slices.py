@@ -20,9 +20,9 @@ from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec, offload
 from gateway.wire.framing import RequestHeader, framed, request_header
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, OffsetCommit
 from kafka_why.contract.kafka.responses import PartitionError
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.gateway import GatewayFixture, Right, played, topic_id
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable

@@ -5,7 +5,7 @@ import base64
 import pytest
 from click.testing import CliRunner
 
-from cli.gateway_user import gateway_user
+from cli.gateway import gateway_user
 from kafka_why.credentials import InvalidEntry, ScramCredential, Users
 
 KEY = base64.b64encode(bytes(32)).decode()

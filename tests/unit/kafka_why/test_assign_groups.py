@@ -11,7 +11,7 @@ from kafka_why.assign.parsing import group_file, parse_members, parse_topics, re
 from kafka_why.assign.recorded import Recorded, recorded_group
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.rebalances import rebalances
-from kafka_why.why.wording import Names
+from kafka_why.wording import Names
 from tests.unit.kafka_why.page_facts import played
 
 TOPICS = {"orders": 2, "payments": 1}

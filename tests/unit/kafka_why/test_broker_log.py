@@ -18,7 +18,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.broker_logs import read_broker_logs
 from kafka_why.why.report import report
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from tests.harness.commands import invoke
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import Watched, classic_member, committed, generation

@@ -6,7 +6,7 @@ from datetime import UTC
 import pytest
 
 from kafka_why.contract.codec import encode
-from kafka_why.contract.deliveries import (
+from kafka_why.contract.telemetry import (
     ACCEPTED,
     GONE,
     OPEN,
@@ -17,12 +17,12 @@ from kafka_why.contract.deliveries import (
     decode_deliveries,
     deliveries_key,
     is_of_deliveries,
+    is_of_group,
+    telemetry_key,
 )
-from kafka_why.contract.telemetry import is_of_group, telemetry_key
-from kafka_why.why.deliveries.model import DeliveryReport, Verdict
-from kafka_why.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, Sums
+from kafka_why.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, DeliveryReport, Sums, Verdict
 from kafka_why.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 
 MINUTE_MS = 60_000
 

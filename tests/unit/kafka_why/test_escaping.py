@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from kafka_why.cli import output
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.escaping import VisibleText, visible, visible_text
-from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.report import report
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock, Column, VisibleText, render_table, visible, visible_text
 from tests.harness.histories import of_scenario
 
 HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"

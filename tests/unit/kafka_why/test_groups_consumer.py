@@ -7,13 +7,13 @@ from uuid import UUID
 import pytest
 
 from kafka_why.assign.model import InputError
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
 from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, listed, select_groups
@@ -22,7 +22,7 @@ from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.definitions import LogBounds
 from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
-from operations.assign.live import live_group, subscribed_topics
+from operations.assign.strategies import live_group, subscribed_topics
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
 

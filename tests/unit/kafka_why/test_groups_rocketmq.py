@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import msgspec
 
+from kafka_why.contract.rocketmq.history import GroupSnapshot
 from kafka_why.contract.rocketmq.queues import MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     MessageModel,
@@ -12,7 +13,6 @@ from kafka_why.contract.rocketmq.requests import (
     SetMessageRequestMode,
     SubscriptionGroupConfig,
 )
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
 from kafka_why.groups.list_groups import listed, select_groups
 from kafka_why.groups.render import group_list
 from kafka_why.groups.rocketmq import (

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.groups.describe import (
     behind,

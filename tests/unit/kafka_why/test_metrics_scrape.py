@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.codec import UNREADABLE, encode, pack
 from kafka_why.contract.early_answers import ReplicaId, early_headers, marker_headers
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.pack import pack
 from kafka_why.contract.service import NO_REPLICA_STATE, NOT_STARTED, PHASES
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kafka_why.local_files import FolderError, FolderNotWritable
-from kafka_why.notify.courier import KEEP_INTERVAL_S, BackOff, Courier, RateLimit
-from kafka_why.notify.messages import Message, Status
-from kafka_why.notify.outbox import Outbox, Position
+from kafka_why.notify.courier import FILE, KEEP_INTERVAL_S, BackOff, Courier, Kept, RateLimit
+from kafka_why.notify.messages import Message, Outbox, Position, Status
 from kafka_why.notify.receiver import Answer, Verdict
 from kafka_why.notify.request_bodies import SHAPES, Shape
-from kafka_why.notify.state_file import FILE, Kept
 from tests.unit.kafka_why.notify_messages import rebalance, stuck
 
 TOPIC = "group-coordinator-events"

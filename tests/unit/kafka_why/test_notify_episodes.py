@@ -1,8 +1,7 @@
 """What is wrong is told once when it begins and once when it ends, also across a restart."""
 
-from kafka_why.notify.episodes import Episodes, Trouble
 from kafka_why.notify.messages import ALARM, Filter, Message, Status
-from kafka_why.notify.problems import alarm_of
+from kafka_why.notify.problems import Episodes, Trouble, alarm_of
 
 STUCK = Trouble("stuck", "orders", "orders", "orders-4 has no commit since 2 min 1 s", 5_000)
 OFTEN = Trouble("often", "orders", "orders", "6 rebalances in the last hour")

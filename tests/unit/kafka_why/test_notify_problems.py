@@ -6,8 +6,7 @@ from structlog.testing import capture_logs
 
 from kafka_why.lag.definitions import STUCK_MS, LogBounds
 from kafka_why.notify.events import within
-from kafka_why.notify.messages import KINDS
-from kafka_why.notify.outbox import Position
+from kafka_why.notify.messages import KINDS, Position
 from kafka_why.notify.problems import Sources
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.overview import Overview

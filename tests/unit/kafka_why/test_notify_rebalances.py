@@ -6,11 +6,9 @@ from random import Random
 import pytest
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.notify import rebalances as module
-from kafka_why.notify.events import EndedRebalances
-from kafka_why.notify.messages import Filter
-from kafka_why.notify.outbox import Outbox, Position
-from kafka_why.notify.rebalances import Ended, Rebalances
+from kafka_why.notify import events as module
+from kafka_why.notify.events import Ended, EndedRebalances, Rebalances
+from kafka_why.notify.messages import Filter, Outbox, Position
 from kafka_why.stored_groups import LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions
 from kafka_why.topic_reader import NamesById

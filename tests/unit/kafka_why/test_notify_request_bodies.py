@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kafka_why.notify.events import Ended, Rebalances
 from kafka_why.notify.messages import (
     MAX_LINES,
     MAX_NAME_CHARS,
@@ -15,7 +16,6 @@ from kafka_why.notify.messages import (
     Status,
     rebalance_message,
 )
-from kafka_why.notify.rebalances import Ended, Rebalances
 from kafka_why.notify.request_bodies import FIRES_MS, SHAPES
 from kafka_why.why.model import Removed
 from tests.harness.histories import Recorder

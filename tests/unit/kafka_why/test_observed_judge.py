@@ -7,7 +7,7 @@ from msgspec import structs
 
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from tests.harness.observed_log import Watched, real_records
 from tests.observed.judge import Judge, offsets_verdict
 from tests.observed.lines import Class, Line, Source

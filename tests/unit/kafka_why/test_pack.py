@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.codec import encode
-from kafka_why.contract.pack import is_pack, pack, slot_of, unpack
+from kafka_why.contract.codec import encode, is_pack, pack, slot_of, unpack
 from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_packs
 
 

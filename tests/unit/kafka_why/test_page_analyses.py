@@ -12,7 +12,7 @@ from kafka_why.page import fleet as fleet_module
 from kafka_why.page import histories as histories_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.histories import Analyses, CachedAnalysis, Histories
-from kafka_why.page.live import HeldVersion
+from kafka_why.page.sources import HeldVersion
 from kafka_why.why.client_telemetry import Telemetry
 from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import HistoryAnalysis, analyze

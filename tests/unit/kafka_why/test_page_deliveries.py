@@ -1,9 +1,9 @@
 """The page of a share group's deliveries, by real requests to a real server."""
 
-from kafka_why.contract.deliveries import GONE, Counted
+from kafka_why.contract.telemetry import GONE, Counted
 from kafka_why.page.deliveries import CACHE_MS, DeliveriesCache
 from kafka_why.page.words import thousands
-from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.deliveries.report import DeliveryReport
 from kafka_why.why.history import History, HistoryUnavailable
 from tests.unit.kafka_why.page_facts import fleet_of, view
 from tests.unit.kafka_why.test_deliveries import counted, report, row, suspect

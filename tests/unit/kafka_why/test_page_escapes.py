@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.codec import encode
 from kafka_why.metrics.http import HttpPort
-from kafka_why.page.direction import isolated
 from kafka_why.page.overview import Overview
 from kafka_why.page.topics_followers import ServiceTopics
+from kafka_why.page.words import isolated
 from kafka_why.service_state import StateReader
 from tests.harness import scraped
 from tests.unit.kafka_why.page_facts import LAYOUT, fleet_of, member, played, take_entries, view

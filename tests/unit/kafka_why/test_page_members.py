@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot, GroupSnapshot
-from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.members import (
     GROUPS_NAMED,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lag.definitions import LogBounds
 from kafka_why.page.findings import Finding, FindingKind
 from kafka_why.page.fleet import WINDOW_MS, Fleet

@@ -20,7 +20,7 @@ from kafka_why.page.timeline import (
 )
 from kafka_why.why.report import analyze, report
 from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
-from kafka_why.why.wording import Names
+from kafka_why.wording import Names
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log

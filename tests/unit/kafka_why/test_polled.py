@@ -14,7 +14,6 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_assignment,
     encode_subscription,
 )
-from kafka_why.escaping import VisibleText
 from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
@@ -23,6 +22,7 @@ from kafka_why.why.history import History
 from kafka_why.why.live_sources import BrokersClock
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
+from kafka_why.wording import VisibleText
 
 G = "g"
 ORDERS = pack(">16s", b"orders")

@@ -19,7 +19,6 @@ from kafka_why.contract.codec import (
     refuse,
     refuse_unread,
 )
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -28,7 +27,7 @@ from kafka_why.contract.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
-from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
 HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}

@@ -6,7 +6,7 @@ The bytes are laid out as by group_metadata_value::encode and member_state::enco
 import pytest
 
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.observed.consumer_offsets.partition import redpandas_partition, xxh64
+from kafka_why.observed.consumer_offsets.schemas import redpandas_partition, xxh64
 from kafka_why.observed.records import ClassicGeneration
 from kafka_why.wire.primitives import ProtocolError
 

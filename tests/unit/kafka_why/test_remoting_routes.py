@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_why.remoting.routes import BrokerData, decode_cluster, decode_route, rewrite_addresses
+from kafka_why.remoting.answers import BrokerData, decode_cluster, decode_route, rewrite_addresses
 from kafka_why.remoting.strict_json import MalformedFrame
 
 _ROUTE = (

@@ -3,7 +3,7 @@
 import pytest
 
 from kafka_why.contract.messages import SettingValue
-from kafka_why.why.share_settings import differing
+from kafka_why.why.share_state import differing
 
 SESSION, INTERVAL, OTHER = (
     "share.session.timeout.ms",

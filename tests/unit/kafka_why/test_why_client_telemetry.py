@@ -13,7 +13,7 @@ from kafka_why.why.client_telemetry import Push, Telemetry
 from kafka_why.why.model import About
 from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
 

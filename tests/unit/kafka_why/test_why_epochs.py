@@ -9,7 +9,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, analyze, report
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
 
 SECOND = "config group.consumer.assignment.interval.ms=1000"

@@ -9,7 +9,7 @@ from kafka_why.page.group import rebalance_line
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import OBSERVED, Report, report
 from kafka_why.why.text import names_of, report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
     REAL,

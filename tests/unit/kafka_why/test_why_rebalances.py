@@ -14,7 +14,7 @@ from kafka_why.why.model import CauseKind, RebalanceOutcome
 from kafka_why.why.rebalances import rebalances
 from kafka_why.why.report import analyze, report
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario

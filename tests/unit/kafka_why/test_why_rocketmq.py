@@ -21,7 +21,7 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.why.rocketmq.changes import report
 from kafka_why.why.rocketmq.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.rocketmq.context import Effects

@@ -5,7 +5,7 @@ from datetime import UTC
 from msgspec.structs import replace
 
 from kafka_why.contract.rocketmq.queues import MessageQueue
-from kafka_why.why.rocketmq.polled.changes import change_line, changes, symptom_changes
+from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes
 from kafka_why.why.rocketmq.polled.model import (
     BrokerView,
     ClientAnswer,
@@ -17,8 +17,7 @@ from kafka_why.why.rocketmq.polled.model import (
     SymptomKind,
 )
 from kafka_why.why.rocketmq.polled.symptoms import AVERAGELY, poll_report, shares
-from kafka_why.why.rocketmq.polled.text import poll_report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 
 START_MS = 1_795_000_000_000
 TOPICS = {"T": "*", "%RETRY%g": "*"}

@@ -13,7 +13,7 @@ from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.reconciling import flat
 from kafka_why.why.report import Report, report
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from state.config import CoordinatorConfig
 from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup

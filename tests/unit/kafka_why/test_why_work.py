@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
-from kafka_why.why.report import report
+from kafka_why.why.report import names_in, report
 from kafka_why.why.text import details
-from kafka_why.why.wording import names_in
 from tests.harness.histories import Recorder
 
 DATA = Path(__file__).parents[2] / "data"

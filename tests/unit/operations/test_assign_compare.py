@@ -8,10 +8,9 @@ from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.assign.parsing import parse_members, partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.moves import Holdings, owners
-from kafka_why.why.wording import Names
-from operations.assign.compare import StrategyResult, outcomes
+from kafka_why.wording import Names
+from operations.assign.compare import StrategyResult, outcome_text, outcomes
 from operations.assign.strategies import KAFKA, rounds
-from operations.assign.text import outcome_text
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from checkpoints import codec
 from checkpoints.export_file import ExportedGroup
 from cli.replay import replay as command
-from kafka_why.contract.codec import encode
-from kafka_why.contract.pack import pack, pack_key, slot_of
-from kafka_why.why.wording import Clock
+from kafka_why.contract.codec import encode, pack, pack_key, slot_of
+from kafka_why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
 from operations.replay.recording import (
@@ -22,15 +21,16 @@ from operations.replay.recording import (
     EventLine,
     LetterLine,
     Line,
+    RecordingError,
+    RecordingFile,
     RequestLine,
     StartLine,
+    write_recording,
 )
-from operations.replay.recording_file import RecordingError, RecordingFile, write_recording
 from operations.replay.replay import Until
 from operations.replay.replay import replay as replay_group
-from operations.replay.text import verdict_text
+from operations.replay.text import DifferenceKind, verdict_text
 from operations.replay.topic_contents import RecordKind
-from operations.replay.verdict import DifferenceKind
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import CoordinatedLog

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from operations.replay.judge import judge
 from operations.replay.recording import AnswerLine, ClockLine, EventLine, Line, RecordBytes, RequestLine
-from operations.replay.text import verdict_text
+from operations.replay.text import DifferenceKind, verdict_text
 from operations.replay.topic_contents import RecordKind
-from operations.replay.verdict import DifferenceKind
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
 from state.timeline import Row, StepFunction

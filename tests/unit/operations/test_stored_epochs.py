@@ -7,7 +7,7 @@ from textwrap import dedent
 
 from gateway.coordinator.groups import known_of
 from kafka_why.groups.list_groups import listed
-from kafka_why.why.wording import Clock
+from kafka_why.wording import Clock
 from operations.replay.moment import moment_text
 from operations.replay.replay import Replayed
 from operations.stored.changes import change_text, compare_groups

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.requests import JoinGroup, SyncGroup
-from kafka_why.why.wording import Clock
-from operations.whatif.answer import answer
+from kafka_why.wording import Clock
 from operations.whatif.changes import parse_changes
 from operations.whatif.facts import ClientFleet
 from operations.whatif.figures import RunFigures
 from operations.whatif.run import GroupLog, WhatIfError
-from operations.whatif.text import answer_text, summary
+from operations.whatif.text import answer, answer_text, summary
 from operations.whatif.validation import MatchKind, validate
 from state.config import Configs, CoordinatorConfig
 from tests.harness.examples import examples

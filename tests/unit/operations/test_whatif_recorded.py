@@ -11,10 +11,16 @@ from checkpoints.export_file import ExportedGroup
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from operations.replay.recording import Line, RecordBytes, RecordingHeader, RequestLine, StartLine
-from operations.replay.recording_file import RecordingFile
-from operations.whatif.answer import answer
+from operations.replay.recording import (
+    Line,
+    RecordBytes,
+    RecordingFile,
+    RecordingHeader,
+    RequestLine,
+    StartLine,
+)
 from operations.whatif.run import GroupLog, WhatIfError, log_of, open_loop
+from operations.whatif.text import answer
 from operations.whatif.validation import MatchKind
 from state.config import Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup

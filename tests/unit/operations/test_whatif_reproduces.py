@@ -8,11 +8,11 @@ from hypothesis import given
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from kafka_why.why.model import CauseKind
-from operations.whatif.answer import answer, simulate
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.clients import derive
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
 from operations.whatif.run import GroupLog, Run
+from operations.whatif.text import answer, simulate
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage, Received
 from tests.harness.examples import examples

@@ -3,11 +3,10 @@
 import pytest
 from msgspec import msgpack, structs
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     AnyAnswered,
@@ -13,7 +12,7 @@ from kafka_why.contract.kafka.requests import (
     DescribeGroupConfigs,
 )
 from kafka_why.contract.kafka.responses import DescribeGroupConfigsResponse, DescribeGroupResponse
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.requests import GetConsumerListByGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step

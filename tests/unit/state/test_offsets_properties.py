@@ -7,7 +7,6 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     OffsetCommit,
@@ -17,6 +16,7 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 from state import timeline
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.codec import AnyRequest
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
-from kafka_why.contract.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyRequest, DeleteGroup, ReplyTo
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
@@ -21,7 +20,7 @@ from kafka_why.contract.kafka.share_requests import (
     TopicImages,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step, view_of
 from state.inputs import Outage, Quarantine, Received

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import msgpack, structs
 from msgspec.structs import replace
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyRequest
 from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Received

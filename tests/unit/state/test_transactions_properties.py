@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.offsets import MarkerOutcome
 from kafka_why.contract.kafka.requests import (
@@ -26,6 +25,7 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import AnyResponse, OffsetFetchResponse, TxnOffsetCommitResponse
+from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka import commits
 from state.kafka.classic_group import ClassicGroup

@@ -3,10 +3,9 @@
 import json
 from typing import Any, NamedTuple
 
-from kafka_why.contract.codec import Reason, clock_record, encode
-from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.codec import PACK_PREFIX, Reason, clock_record, encode, pack_key, slot_of
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.pack import PACK_PREFIX, pack_key, slot_of
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat

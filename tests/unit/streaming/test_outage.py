@@ -2,9 +2,8 @@
 
 import pytest
 
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import encode, pack
 from kafka_why.contract.kafka.requests import AnyRequest, TopicMetadata
-from kafka_why.contract.pack import pack
 from streaming.service.outages.outage import is_of_the_service, is_topic_metadata
 from tests.spark.log import marker, txn_commit
 

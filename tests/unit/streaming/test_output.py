@@ -9,11 +9,11 @@ import pytest
 from msgspec import structs
 
 from kafka_why.contract.codec import DEAD_LETTER_MAX_BYTES, MESSAGE_MAX_CHARS, Reason
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode
 from records.truncation import SHORTENED_TEXT_CHARS
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember

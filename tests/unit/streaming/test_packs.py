@@ -8,9 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kafka_why.contract.codec import AnyRequest, encode
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import PACK_PREFIX, AnyRequest, encode, is_pack, pack, pack_key, slot_of, unpack
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of
 from streaming.query import output as output_module
 from streaming.query.admission import MAX_SHARDS

@@ -10,7 +10,7 @@ from kafka_why.contract.sightings import (
     decode_sighting,
     sighting_key,
 )
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from streaming.observing.rebalance_poller import GROUPS_MAX, RebalanceRuns, SeenGroup
 
 PREPARING = SeenGroup("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from clients.coordinator_client import decode_response
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import ErrorResponse
-from kafka_why.contract.pack import PACK_MAX_REQUESTS, is_pack
+from kafka_why.contract.codec import PACK_MAX_REQUESTS, is_pack
+from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.responses import (
     CloseConnection,
     ConsumerListResponse,

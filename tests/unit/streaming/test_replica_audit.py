@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from kafka_why.contract.codec import encode
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka import requests as kafka
-from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse
+from kafka_why.contract.messages import ErrorCode, ErrorResponse, ReleaseGroupResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 from streaming.replica import audit as audit_of_answers

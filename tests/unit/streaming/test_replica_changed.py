@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import encode, unpack
 from kafka_why.contract.early_answers import lists_changed
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
-from kafka_why.contract.pack import unpack
 from streaming.replica import state_machine
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.state_machine import StateMachine, listed_group

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import decode_response
+from kafka_why.contract.codec import unpack
 from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_by_query, marked
-from kafka_why.contract.pack import unpack
 from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
 from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.codec import clock_record, encode
-from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import clock_record, encode, pack, pack_key, slot_of, unpack
+from kafka_why.contract.messages import ErrorCode
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from kafka_why.contract.pack import unpack
+from kafka_why.contract.codec import unpack
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received

@@ -5,8 +5,8 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.share_state import broker_coordinators
 from streaming.service.share_state.broker_coordinators import coordinator_key
 from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, SharePartition, carry_out

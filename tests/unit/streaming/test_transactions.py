@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import msgspec
 import pandas as pd
 
-from kafka_why.contract.codec import PendingTransaction, encode, transaction_key
+from kafka_why.contract.codec import PendingTransaction, encode, pack, pack_key, slot_of, transaction_key
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
-from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.partitioner import partition_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets

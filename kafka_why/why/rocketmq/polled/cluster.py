@@ -20,12 +20,13 @@ from kafka_why.numbers import parse_whole_number
 from kafka_why.remoting.answers import (
     RunningInfo,
     TopicSubscription,
+    decode_cluster,
     decode_consumer_connection,
+    decode_route,
     decode_running_info,
     decode_topic_list,
 )
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.remoting.routes import decode_cluster, decode_route
 from kafka_why.rocketmq_group import filter_text
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import ClientError
@@ -39,7 +40,7 @@ from kafka_why.why.rocketmq.polled.model import (
     QueueOffsets,
 )
 from kafka_why.why.rocketmq.polled.server import NO_FIELDS, Fields, Server, ServerError
-from kafka_why.why.wording import count
+from kafka_why.wording import count
 
 MAX_CLIENTS = 200
 """Clients that are asked in a poll."""

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.partition_text import number_list
 from kafka_why.rocketmq_group import subscription_text
+from kafka_why.wording import number_list
 
 ALL_QUEUES = -1
 """The number by which a client that pops names all queues of a broker."""

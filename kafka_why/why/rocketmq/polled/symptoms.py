@@ -7,9 +7,15 @@ both polls show it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
+from kafka_why.contract.rocketmq.queues import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageQueue,
+    averagely,
+    averagely_by_circle,
+    sort_client_ids,
+    sort_queues,
+)
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
 from kafka_why.rocketmq_group import (
     FILTERS_EFFECT,
     SUBSCRIPTIONS_EFFECT,
@@ -27,7 +33,7 @@ from kafka_why.why.rocketmq.polled.model import (
     queues_text,
     subscriptions_text,
 )
-from kafka_why.why.wording import count, shortened
+from kafka_why.wording import count, shortened
 
 STANDS_MS = 8_000
 """An offset that did not move for so long stands still: clients store theirs every 5 s."""

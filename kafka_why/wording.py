@@ -1,15 +1,63 @@
-"""Lines of a report: labels in a column, long lists shortened."""
+"""Text for people: strings of clients escaped for a terminal, lines with labels, tables, short lists, names.
+
+Unprintable characters are escaped, because a control character could move the cursor or change earlier text.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import cached_property
+from typing import Any
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.partition_text import number_list
-from kafka_why.why.model import Rebalance
+from kafka_why.contract.kafka.snapshot import ConsumerMemberSnapshot
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    MemberId,
+    ProtocolError,
+    TopicPartition,
+    by_topic,
+    decode_assignment,
+)
+
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+
+
+class VisibleText(str):
+    """Text without unprintable characters, except the line feeds between its own lines."""
+
+    __slots__ = ()
+
+    def __str__(self) -> "VisibleText":
+        """Return the text itself, so that an error with such a message keeps its lines."""
+        return self
+
+
+def visible(text: str) -> VisibleText:
+    """Return the text on one line, with unprintable characters escaped as in Python's strings.
+
+    A `VisibleText` is returned unchanged.
+    """
+    if isinstance(text, VisibleText):
+        return text
+    return VisibleText(text if text.isprintable() else _NOT_PRINTABLE.sub(_escaped, text))
+
+
+def visible_text(lines: Iterable[str], between: str = "\n") -> VisibleText:
+    """Join lines, each escaped by `visible`, so that a client's line feed starts no new line."""
+    return VisibleText(between.join(map(visible, lines)))
+
+
+def visible_lines(text: str) -> VisibleText:
+    """Escape a text whose line feeds are our own, such as a traceback."""
+    return visible_text(text.split("\n"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found.group()
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def duration_text(ms: int) -> str:
@@ -150,19 +198,6 @@ def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
     return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
 
 
-def names_in(
-    members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
-) -> "Names":
-    """Return short names for these members and for all members in these rebalances."""
-    ids = set(members)
-    for r in rebalances:
-        ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or (), r.connect)
-        ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
-        ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
-        ids.update([one.member_id for one in r.progress])
-    return Names(ids, clients)
-
-
 class Names:
     """Short names for the member ids of one group: the client id or instance id without the UUID after it.
 
@@ -189,3 +224,76 @@ class Names:
     @cached_property
     def _anywhere(self) -> re.Pattern[str]:
         return re.compile("|".join(map(re.escape, self._longest_first)))
+
+
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and the minimum width in characters; wider values widen the column."""
+
+    heading: str
+    min_width: int = 15
+
+
+def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> VisibleText:
+    """Format the heading and the rows, one per line, without trailing blanks.
+
+    None is shown as `-`, and unprintable characters are escaped.
+    """
+    cells = [[MISSING if value is None else visible(str(value)) for value in row] for row in rows]
+    lines = [[column.heading for column in columns], *cells]
+    widths = [
+        max(column.min_width, *(len(line[number]) for line in lines)) for number, column in enumerate(columns)
+    ]
+    return visible_text(_padded(line, widths) for line in lines)
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def partition_list(partitions: Iterable[TopicPartition]) -> str:
+    """Return the partitions by topic, with runs of numbers joined: `orders 0-3 7, prices 1`."""
+    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in by_topic(partitions).items())
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Return the numbers with runs joined: `0-3 7`."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# The partitions that a member has, as a line of text.
+
+
+def progress(member: ConsumerMemberSnapshot) -> str:
+    """Return the partitions of a member of a consumer-protocol group: `orders 0-3, gives up orders 4`."""
+    awaited = member.awaited()
+    parts = [_named(member.assigned) or "-"]
+    parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
+    parts += [f"waits for {_named(awaited)}"] if awaited else []
+    return "; ".join(parts)
+
+
+def _named(partitions: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())
+
+
+def holdings(assignment: bytes, protocol_type: str | None) -> str:
+    """Return the partitions of an assignment, such as `orders 0-3 7, prices 1`."""
+    if not assignment:
+        return "-"
+    if protocol_type != PROTOCOL_TYPE:
+        return f"{len(assignment)} bytes"
+    try:
+        partitions = decode_assignment(assignment).partitions
+    except ProtocolError as error:
+        return f"unreadable: {error}"
+    return partition_list(partitions) or "-"
