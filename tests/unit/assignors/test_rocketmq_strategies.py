@@ -12,7 +12,6 @@ from assignors.rocketmq.strategies import (
     AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
     AllocateMessageQueueByConfig,
-    AllocateMessageQueueConsistentHash,
     HashRing,
     NamePrefixResolver,
     StrategySettings,
@@ -36,7 +35,6 @@ CLIENTS = st.lists(st.builds("{}-{}".format, ROOMS, NAMES), min_size=1, max_size
 SETTINGS = StrategySettings(consumeridcs={"r1-", "r2-", "r3-"}, machine_room_resolver=NamePrefixResolver())
 NEARBY = "MACHINE_ROOM_NEARBY-"
 PARTITIONING = ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM"]
-EVEN = ["AVG", "AVG_BY_CIRCLE", "MACHINE_ROOM"]
 
 
 def shares(name: str, queues: list[MessageQueue], clients: list[str]) -> list[list[MessageQueue]]:
@@ -50,49 +48,6 @@ def shares(name: str, queues: list[MessageQueue], clients: list[str]) -> list[li
 def test_every_queue_is_assigned_once(name: str, queues: list[MessageQueue], clients: list[str]) -> None:
     dealt = shares(name, queues, clients)
     assert Counter(queue for share in dealt for queue in share) == Counter(queues)
-
-
-@pytest.mark.parametrize("name", EVEN)
-@given(queues=QUEUES, clients=CLIENTS)
-def test_sizes_differ_by_one_at_most_and_never_grow(
-    name: str, queues: list[MessageQueue], clients: list[str]
-) -> None:
-    sizes = [len(share) for share in shares(name, queues, clients)]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
-
-
-@given(queues=QUEUES, clients=CLIENTS.filter(lambda clients: len(clients) > 1), data=st.data())
-def test_consistent_hash_moves_only_queues_of_a_leaving_client(
-    queues: list[MessageQueue], clients: list[str], data: st.DataObject
-) -> None:
-    gone = data.draw(st.sampled_from(clients))
-    left = [client_id for client_id in clients if client_id != gone]
-    before = dict(zip(clients, shares("CONSISTENT_HASH", queues, clients), strict=True))
-    after = dict(zip(left, shares("CONSISTENT_HASH", queues, left), strict=True))
-    for client_id in left:
-        assert set(before[client_id]) <= set(after[client_id])
-
-
-@given(queues=QUEUES, clients=CLIENTS, data=st.data())
-def test_consistent_hash_ignores_the_order_of_clients(
-    queues: list[MessageQueue], clients: list[str], data: st.DataObject
-) -> None:
-    shuffled = data.draw(st.permutations(clients))
-    strategy = AllocateMessageQueueConsistentHash()
-    for client_id in clients:
-        assert strategy.allocate("g", client_id, queues, shuffled) == strategy.allocate(
-            "g", client_id, queues, clients
-        )
-
-
-@given(queues=QUEUES, clients=CLIENTS)
-def test_machine_rooms_with_clients_keep_their_queues(queues: list[MessageQueue], clients: list[str]) -> None:
-    resolver = NamePrefixResolver()
-    with_clients = {resolver.consumer_deploy_in(client_id) for client_id in clients}
-    for client_id, share in zip(clients, shares(NEARBY + "AVG", queues, clients), strict=True):
-        foreign = {resolver.broker_deploy_in(q) for q in share} - {resolver.consumer_deploy_in(client_id)}
-        assert not foreign & with_clients
 
 
 @given(

@@ -132,27 +132,6 @@ def test_every_partition_is_assigned_once_to_a_subscriber(name: str, group: Grou
     assert all(group.may_have(m, p) for m, partitions in answer.items() for p in partitions)
 
 
-@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
-@some
-@given(group=groups(overlapping=True, with_racks=True))
-def test_no_partition_could_move_to_a_member_with_two_fewer(name: str, group: GroupWithPast) -> None:
-    answer = group.settle(name)
-    for holder, partitions in answer.items():
-        for other, others in answer.items():
-            if len(partitions) > len(others) + 1:
-                assert not any(group.may_have(other, p) for p in partitions), (holder, other)
-
-
-@sticky_ones
-@some
-@given(group=groups(same_topics=True, overlapping=True, with_racks=True))
-def test_members_with_same_topics_differ_by_at_most_one_partition(name: str, group: GroupWithPast) -> None:
-    sizes = [len(partitions) for partitions in group.assign(name).values()]
-    if name == "cooperative-sticky":
-        sizes = [len(partitions) for partitions in group.settle(name).values()]
-    assert max(sizes) - min(sizes) <= 1
-
-
 @sticky_ones
 @some
 @given(group=groups(with_racks=True))
@@ -173,18 +152,6 @@ def test_only_partitions_of_a_leaver_move(name: str, group: GroupWithPast, data:
     left = {m: partitions for m, partitions in before.items() if m != gone}
     after = group.without(gone).assign(name, as_owned(left))
     assert all(set(left[m]) <= set(after[m]) for m in left)
-
-
-@some
-@given(group=groups(same_topics=True))
-def test_members_with_same_topics_keep_as_many_partitions_as_possible(group: GroupWithPast) -> None:
-    answer = group.assign("sticky")
-    total, members = len(all_partitions(group)), len(group.wishes)
-    exists = set(all_partitions(group))
-    sizes = [len(exists.intersection(group.owned[m])) for m in group.wishes]
-    extras = min(total % members, sum(size > total // members for size in sizes))
-    can_stay = sum(min(size, total // members) for size in sizes) + extras
-    assert len([p for m in answer for p in answer[m] if p in group.owned[m]]) == can_stay
 
 
 @some
