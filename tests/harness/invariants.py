@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import assert_never
 
-from kafka_why.contract.kafka.history import DEAD, HistoryEntry
+from msgspec import msgpack
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.context import KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.kafka.share_group import ShareGroup
 from tests.harness import classic_invariants, consumer_invariants, share_invariants
 
@@ -59,3 +64,28 @@ def check_life(history: Sequence[HistoryEntry]) -> None:
         assert before.at_ms <= after.at_ms
         assert before.to_state == after.from_state != DEAD
         assert before.generation <= after.generation
+
+
+NOT_REFUSED = ("F1", "F2", "F3", "MI14")
+
+
+def content_of(group: AnyGroup | None) -> bytes:
+    """Return the group without its clock and the number of its history entries."""
+    return b"" if group is None else msgpack.encode(replace(group, seq=0, clock_ms=0))
+
+
+def check_refusal(effects: Effects, before: bytes) -> None:
+    """Check that a refused ConsumerGroupHeartbeat says what is wrong, and leaves the group as it was.
+
+    The group notes the topics whose ids an upgrade waits for (MI14). Faults are not the request's (F1 to F3).
+    """
+    for answer in (reply.response for reply in effects.replies):
+        if not isinstance(answer, ConsumerGroupHeartbeatResponse) or answer.rule in NOT_REFUSED:
+            continue
+        if answer.error_code:
+            assert len((answer.error_message or "").split()) > 2
+            assert (answer.member_id, answer.member_epoch, answer.assignment) == (None, 0, None)
+            assert (answer.heartbeat_interval_ms, effects.earliest_armed_ms) == (0, None)
+            assert content_of(effects.group) == before
+            refusals = {EntryType.MEMBER_FENCED, EntryType.JOIN_REFUSED}
+            assert {entry.type for entry in effects.history} <= refusals

@@ -7,7 +7,6 @@ from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
-    GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
     QueryAssignment,
@@ -18,7 +17,6 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
 )
 from kafka_why.contract.rocketmq.responses import (
-    ConsumerListResponse,
     LockBatchMqResponse,
     QueryAssignmentResponse,
     RegisterResponse,
@@ -114,11 +112,6 @@ class Broker:
     def group_now(self) -> RocketMqGroup:
         assert self.group is not None
         return self.group
-
-    def consumer_list(self) -> ConsumerListResponse:
-        response = self.send(GetConsumerListByGroup(**of("", "ch1"))).replies[0].response
-        assert isinstance(response, ConsumerListResponse)
-        return response
 
     def lock(self, client_id: str, *queues: MessageQueue) -> tuple[MessageQueue, ...]:
         response = self.send(LockBatchMq(**of(client_id), mq_set=queues)).replies[0].response

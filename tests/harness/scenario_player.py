@@ -186,7 +186,9 @@ class ScenarioPlayer:
     def _step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
+        before = invariants.content_of(group)
         (effects,) = kafka_effects([step(group, group_id, event, now_ms, config)])
+        invariants.check_refusal(effects, before)
         if self._fail_next is not None and isinstance(event, self._fail_next):
             self._fail_next = None
             raise InjectedFault("told to")
@@ -298,7 +300,8 @@ class ScenarioPlayer:
             if verb == "fetch":  # only a fetch of version 9 or later that names its epoch is a member's
                 identity = {} if "epoch" not in given else identity
             told = identity | {k: v for k, v in given.items() if k != "id"}
-            return self._cluster.with_topics(REQUESTS[verb](common, told))
+            request = REQUESTS[verb](common, told)
+            return request if given.get("facts") == "none" else self._cluster.with_topics(request)
         if verb == "heartbeat":
             return Heartbeat(
                 **common, member_id=member_id, generation_id=generation, group_instance_id=instance_id

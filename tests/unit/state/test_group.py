@@ -1,21 +1,16 @@
 """The queries on a group, its deadlines, its ids, and its view on the groups topic."""
 
 from collections import Counter
-from contextlib import nullcontext
-from itertools import product
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType, GroupState
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import Protocol
 from state.config import CoordinatorConfig
 from state.dispatch import due_deadlines, is_armed, next_deadline_ms
-from state.kafka.classic.rebalance import transition
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, JoinPhase, PendingMember
-from state.kafka.context import StepContext
 from state.kafka.group import DeadlineReached, TimerKind
 
 CONFIG = CoordinatorConfig()
@@ -57,35 +52,6 @@ def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, lis
             first = [[p.name for p in m.protocols if p.name in shared] for m in group.members.values()]
             votes = Counter(names[0] for names in first)
             assert group.select_protocol() == max(first[0], key=lambda name: votes[name])
-
-
-@pytest.mark.parametrize(
-    ("subscribed", "expected"),
-    [([], set()), (["a", "c", "e"], {"c", "e"}), (["a"], set()), (None, {"b", "c", "e", "f"})],
-)
-def test_subscribed_topics_are_read_from_metadata(subscribed: list[str] | None, expected: set[str]) -> None:
-    group = group_of("range")
-    group.subscribed_topics = subscribed
-    assert group.subscribed_of(["b", "c", "e", "f"]) == expected
-    assert group.is_subscribed("c") is ("c" in (subscribed or []))
-
-
-def test_group_state_transitions_are_exactly_kafkas_legal_ones() -> None:
-    legal = {
-        ("PreparingRebalance", "Empty"),
-        ("Empty", "PreparingRebalance"),
-        ("CompletingRebalance", "PreparingRebalance"),
-        ("Stable", "PreparingRebalance"),
-        ("PreparingRebalance", "CompletingRebalance"),
-        ("CompletingRebalance", "Stable"),
-    }
-    for before, after in product(GroupState, GroupState):
-        group = ClassicGroup("g", "requests-0-0", state=before)
-        context = StepContext(group, "g", "a test", 0, CoordinatorConfig())
-        is_legal = (before.value, after.value) in legal
-        with nullcontext() if is_legal else pytest.raises(AssertionError, match="no legal transition"):
-            transition(context, context.rule("R4"), after, EntryType.EMPTY, "a test")
-            assert (group.previous_state, group.state) == (before, after)
 
 
 def test_due_deadlines_are_in_order_and_ties_have_an_order() -> None:

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from itertools import count
 
-import pytest
-
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse
 from kafka_why.contract.messages import ErrorCode
@@ -47,46 +45,6 @@ def send(
 
 def error_of(effects: Effects) -> ErrorCode:
     return effects.replies[-1].response.error_code
-
-
-def group_of_two() -> tuple[ClassicGroup, str]:
-    """Return a group in PreparingRebalance with a dynamic member, the static member of instance
-    `i`, and a pending id.
-    """
-    config = replace(CONFIG, group_initial_rebalance_delay_ms=1_000)
-    _, group = send(None, join(partitions=2), config)
-    send(group, join(partitions=3, group_instance_id="i"), config)
-    send(group, join(api_version=4), config)
-    (pending,) = group.pending_members
-    return group, pending
-
-
-def refused_joins(group: ClassicGroup, pending: str) -> dict[str, JoinGroup]:
-    """Return a refused JoinGroup for each row that refuses it."""
-    member = next(iter(group.members))
-    other = [Protocol("range", b"")]
-    return {
-        "N2": join(partitions=9, protocols=other),
-        "N5": join(partitions=9, api_version=9),
-        "E2": join(partitions=9, member_id=member, protocols=other),
-        "E3": join(partitions=9, member_id=pending, group_instance_id="new"),
-        "E5": join(partitions=9, member_id=member, group_instance_id="i"),
-        "M5": join(partitions=11),
-    }
-
-
-@pytest.mark.parametrize("row", ["N2", "N5", "E2", "E3", "E5", "M5"])
-def test_a_refused_join_does_not_change_the_counts_of_the_next_assignment(row: str) -> None:
-    group, pending = group_of_two()
-    effects, group = send(group, refused_joins(group, pending)[row])
-    assert (effects.replies[-1].response.rule, group.reported_partition_counts) == (row, {"t": 3})
-
-
-def test_join_of_a_full_group_does_not_change_the_counts() -> None:
-    _, group = send(None, join(partitions=2))
-    effects, group = send(group, join(partitions=9), replace(CONFIG, group_max_size=0))
-    assert effects.replies[-1].response.rule == "J6"
-    assert group.reported_partition_counts == {"t": 2}
 
 
 def test_subscription_to_known_topics_counts_towards_the_group_limit() -> None:

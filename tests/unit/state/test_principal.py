@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kafka_why.contract.codec import decode_request, encode
-from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.messages import Request
 from state.config import CoordinatorConfig
 from state.kafka.context import Effects
@@ -15,7 +13,6 @@ from state.timeline import Row, Timeline
 from tests.harness.batches import encode as encoded
 from tests.harness.common import kafka_effects
 from tests.harness.examples import examples
-from tests.harness.histories import Recorder
 from tests.harness.random_log import GROUPS, realise, script
 
 CONFIG = CoordinatorConfig()
@@ -52,14 +49,3 @@ def _played(group_id: str, rows: Sequence[Row]) -> list[Effects]:
             timeline.apply(row)
     timeline.fire_until(rows[-1].at_ms + 100_000)
     return kafka_effects(timeline.drain_effects())
-
-
-def test_a_request_without_the_field_has_no_principal_and_its_entries_have_the_bytes_of_before() -> None:
-    request = decode_request(
-        b'{"type":"DescribeGroup","group_id":"g","correlation_id":"c","reply_partition":0,"api_version":5}'
-    )
-    assert isinstance(request, DescribeGroup)
-    assert request.principal is None
-    entry = Recorder().play("join a api=3")[0]
-    assert b"principal" not in encode(entry)
-    assert b'"principal":"User:ann"' in encode(replace(entry, principal="User:ann"))

@@ -4,15 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.requests import JoinGroup, Protocol, TopicMetadata
+from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
 from state.config import CoordinatorConfig
-from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import Topic
-from state.kafka.step import step
 from state.timeline import Row, Timeline
 
 
@@ -60,20 +57,3 @@ def test_a_group_knows_the_latest_reports_of_the_topics_that_its_members_subscri
         timeline.fire_until(n * 5_000 + 3_000)
     assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.topics == known
-
-
-def test_watcher_reports_the_topics_an_upgrade_waits_for() -> None:
-    """Row MI14."""
-    a, b = UUID(int=1), UUID(int=2)
-    group = ClassicGroup("g", "requests-0-0", topics={"known": Topic(a.bytes, 2)}, wanted_topics=["wanted"])
-    images: TopicImages = {
-        "known": TopicImage(a, 1),
-        "wanted": TopicImage(b, 3),
-        "other": TopicImage(UUID(int=3), 1),
-    }
-    cause = Received("requests-0-1", TopicMetadata(group_id="g", topics=images))
-    effects = step(group, "g", cause, 1_000, CoordinatorConfig())
-    assert group.topics == {"known": Topic(a.bytes, 2), "wanted": Topic(b.bytes, 3)}
-    assert group.wanted_topics == []
-    assert [(e.type, e.topics) for e in effects.history] == [(EntryType.TOPICS_CHANGED, ["wanted"])]
-    assert not step(group, "g", cause, 1_000, CoordinatorConfig()).history

@@ -11,8 +11,7 @@ from tests.harness.scenario_player import ScenarioPlayer
 
 ROOT = Path(__file__).parents[3]
 TESTS = (
-    "state/test_consumer_heartbeat",
-    "state/test_share_groups",
+    "state/test_other_groups",
     "kafka_why/test_observed",
     "kafka_why/test_observed_consumer",
     "kafka_why/test_observed_share",

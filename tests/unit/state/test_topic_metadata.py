@@ -6,11 +6,6 @@ from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic
 from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer.target import topic_metadata
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.context import StepContext
-from state.kafka.group import Topic
-from state.kafka.modern import merge_reported
 from state.kafka.offsets import DELETED_IDS_MAX
 from state.timeline import Row, Timeline
 
@@ -31,24 +26,3 @@ def test_remembered_ids_of_deleted_topics_are_bounded() -> None:
             timeline.apply(Row(1_000, f"requests-0-{number}", request))
     assert isinstance(timeline.group, ClassicGroup)
     assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]
-
-
-def test_deleted_topic_is_not_restored_by_stale_metadata() -> None:
-    """Rows MI8, MI11."""
-    deleted, later = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
-    group = ConsumerGroup(
-        "g",
-        "requests-0-0",
-        members={"m": ConsumerMember("m", subscribed_topic_names=["t"])},
-        topics={"t": Topic(deleted.id.bytes, 4)},
-    )
-
-    def context() -> StepContext:
-        return StepContext(group, "g", "requests-0-1", 1_000, CoordinatorConfig())
-
-    topic_metadata(context(), group, TopicMetadata(group_id="g", topics={"t": None}))
-    merge_reported(context(), group, {"t": deleted})
-    topic_metadata(context(), group, TopicMetadata(group_id="g", topics={"t": deleted}))
-    assert group.topics == {"t": None}
-    merge_reported(context(), group, {"t": later})
-    assert group.topics == {"t": Topic(later.id.bytes, 4)}
