@@ -7,6 +7,7 @@ changes. The file has random logs of groups of both protocols. Each log is handl
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +18,7 @@ from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import code_version
-from kafka_why.contract.codec import PACK_PREFIX, AnyRequest, record_of
+from kafka_why.contract.codec import AnyRequest, record_of
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
@@ -30,12 +31,16 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer, SubscriptionData
+from state.config import Configs
+from state.dispatch import step
 from state.timeline import Row
-from streaming.query.admission import DEFAULT_SHARDS, shard_of
+from streaming.query.admission import DEFAULT_SHARDS
 from streaming.service.ownership.owner import claim_of
 from tests.harness import consumer_log, rocketmq_log, share_log
-from tests.harness.operator_call import CONFIG, call, spark_state
+from tests.harness.operator_call import CONFIG
 from tests.harness.random_log import GROUPS, PARTITION_OF
+from tests.harness.simulated_broker import StoredRecord
+from tests.harness.simulated_query import Batch, Store, run_batch
 from tests.histories.recording import (
     InputRecord,
     OutputRecord,
@@ -214,32 +219,18 @@ def part(records: Sequence[Record], state: State, watermark_ms: int) -> Part:
 
 def handle(records: Iterable[Record], state: State, watermark_ms: int) -> list[OutputRecord]:
     """Call the operator for each shard with records or state, and change the state. Return what it wrote."""
-    by_shard: dict[int, list[Record]] = {shard: [] for shard in state}
-    for record in records:
-        by_shard.setdefault(_shard(record), []).append(record)
-    output = []
-    for shard, some in sorted(by_shard.items()):
-        row = state.pop(shard, None)
-        held = spark_state(row, watermark_ms=watermark_ms, timed_out=not some)
-        for frame in call(some, held, shard=shard):
-            output += [
-                OutputRecord(
-                    topic, int(partition), _text(key) or None, None if value is None else _text(value)
-                )
-                for topic, partition, key, value in frame.itertuples(index=False)
-                if topic is not None
-            ]
-        if held.exists:
-            version, payload = held.get
-            state[shard] = (int(version), bytes(payload))
-    return output
-
-
-def _shard(record: Record) -> int:
-    """As `streaming.query.pipeline` computes it."""
-    if _text(record.value).startswith(PACK_PREFIX.decode()):
-        return record.partition * DEFAULT_SHARDS + int(_text(record.key)) % DEFAULT_SHARDS
-    return shard_of(_text(record.key), record.partition, DEFAULT_SHARDS)
+    store = Store(state, dict.fromkeys(state, 0))
+    stored = [StoredRecord(LAYOUT.requests_topic, *record, ()) for record in records]
+    batch = Batch(stored, watermark_ms, Configs(CONFIG), frozenset(), ())
+    return [
+        OutputRecord(
+            out.topic,
+            int(out.partition),
+            _text(out.key) or None,
+            None if out.value is None else _text(out.value),
+        )
+        for out in chain.from_iterable(run_batch(LAYOUT, DEFAULT_SHARDS, step, store, batch))
+    ]
 
 
 def _text(content: bytes | None) -> str:

@@ -16,7 +16,6 @@ from kafka_why.contract.codec import (
     record_of,
     slot_of,
     transaction_key,
-    unpack,
 )
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
@@ -147,13 +146,6 @@ def records_of(rows: Sequence[Row], partition: int) -> list[Record]:
             key, value = pack_key(slot), pack(encode(row.request) for row in sent)
         records.append(Record(partition, offset, at_ms, key, value))
     return records
-
-
-def first_request_of(record: Record) -> str:
-    """Return the group of the first request of a record."""
-    assert record.value is not None
-    group_id: str = msgspec.json.decode(unpack(record.value)[0])["group_id"]
-    return group_id
 
 
 def claim_of(record: Record) -> int:
