@@ -107,9 +107,9 @@ def owned(records: Iterable[Record], owner_epoch: int = OWNER) -> Iterator[Recor
         yield record
 
 
-def answers_of(partitions: Iterable[Iterable[Record]], decoded_max: int) -> list[bytes]:
+def answers_of(partitions: Iterable[Iterable[Record]]) -> list[bytes]:
     """Return what the replica appends, record by record."""
-    replica = machine(terms(config=WITH_DELAY), decoded_max=decoded_max)
+    replica = machine(terms(config=WITH_DELAY))
     appended = []
     for records in partitions:
         for record in records:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clients import request_writer
 from clients.pending import PendingRequest
 from clients.request_writer import Packer, PackSlot, pack_slot_of
-from kafka_why.contract.codec import decode_request, encode, is_pack, pack_key, slot_of, unpack
+from kafka_why.contract.codec import encode, slot_of
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
@@ -40,17 +40,6 @@ def numbers(requests: Sequence[PendingRequest]) -> list[str]:
     return [request.correlation_id for request in requests]
 
 
-def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
-    """Packed, so that its answer can share a record with others."""
-    packer = Packer()
-    add(packer, asked("g"))
-    (record,) = packer.next_records()
-    assert record.pack_slot == PackSlot(partition_of("g", PARTITIONS), slot_of("g"))
-    assert record.key == pack_key(slot_of("g"))
-    assert is_pack(record.value)
-    assert len(unpack(record.value)) == 1
-
-
 @pytest.mark.parametrize(("characters", "remembered"), [(CACHED_MAX_CHARACTERS, 1), (32_767, 0)])
 def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered: int) -> None:
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
@@ -60,31 +49,6 @@ def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered
         partition_of(group_id, PARTITIONS), slot_of(group_id)
     )
     assert request_writer._cached.cache_info().currsize == remembered
-
-
-def test_requests_waiting_for_a_round_form_the_next_one() -> None:
-    """The round ends with the last of its records."""
-    same, same_too, other = "group 5", "group 9", "group 1"
-    assert pack_slot_of(same, PARTITIONS).partition == pack_slot_of(same_too, PARTITIONS).partition
-    assert pack_slot_of(same, PARTITIONS).partition != pack_slot_of(other, PARTITIONS).partition
-    packer = Packer()
-    add(packer, asked(same, 0), asked(same_too, 1))
-    first = packer.next_records()
-    assert [numbers(record.requests) for record in first] == [["0"], ["1"]], "a record of each slot"
-    add(packer, *(asked(same, number) for number in range(2, 5)), asked("group 10", 5))
-    assert packer.next_records() == [], "the round is under way"
-    add(packer, asked(other, 9))
-    assert [numbers(record.requests) for record in packer.next_records()] == [["9"]], (
-        "which holds up no partition"
-    )
-    for record in first:
-        assert packer.next_records() == []
-        packer.written(record.pack_slot)
-    second, third = packer.next_records()
-    assert (numbers(second.requests), numbers(third.requests)) == (["2", "3", "4"], ["5"])
-    assert [decode_request(message) for message in unpack(second.value)] == [
-        request.request for request in second.requests
-    ]
 
 
 def test_packed_record_is_limited_in_requests_and_bytes() -> None:
@@ -105,17 +69,6 @@ def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
     assert (second.key, second.value) == (b"g", encode(large.request))
     packer.written(second.pack_slot)
     assert drained(packer) == [["2"]]
-
-
-def test_a_coordinator_without_packs_gets_single_requests() -> None:
-    packer = Packer()
-    packer.packs = False
-    requests = [asked("g", number) for number in range(2)]
-    add(packer, *requests)
-    (first,) = packer.next_records()
-    assert (first.key, first.value) == (b"g", encode(requests[0].request))
-    packer.written(first.pack_slot)
-    assert drained(packer) == [["1"]]
 
 
 def test_cancelled_request_is_not_packed() -> None:

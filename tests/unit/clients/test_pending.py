@@ -54,16 +54,6 @@ def heartbeat(correlation_id: str, request: str = "requests-0-7") -> HeartbeatRe
     )
 
 
-def test_an_answer_resolves_the_future_it_names() -> None:
-    pending = PendingRequests("")
-    first, second = ask(pending, "a"), ask(pending, "b")
-    answer = heartbeat("b")
-    pending.settle([answer])
-    assert second.result(0) is answer
-    assert not first.done()
-    assert len(pending) == 1
-
-
 def test_record_without_an_answer_is_settled_when_it_is_written() -> None:
     pending, outcomes = PendingRequests(""), list[SettledRequest]()
     closed = ConnectionClosed(group_id="g", connection="c")

@@ -10,7 +10,6 @@ import pytest
 from checkpoints.codec import StateError
 from checkpoints.observed_codec import decode_observed, encode_observed
 from kafka_why.contract.codec import Reason
-from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.topic_reader import NamesById
@@ -23,10 +22,6 @@ LAYOUT = TopicLayout.observed("o", 1)
 ORDERS = next(row.value[15:31] for row in real_rows() if row.key.startswith(b"\0\7"))
 
 Row = tuple[int, bytes] | None
-
-
-BOTH = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_OTHERS))]
-"""The groups `classic`, `consumer`, `queue` (share) and `counts` (streams)."""
 
 
 def called(
@@ -72,18 +67,10 @@ def test_the_records_of_a_real_broker_are_written_to_the_topics() -> None:
     assert state is not None
 
 
-@pytest.mark.parametrize("cut", [1, 20, 38, 50, 57, 70, 83, 95, 110])
-def test_batches_give_the_same_history_as_one(cut: int) -> None:
-    whole, _ = called(BOTH)
-    first, state = called(BOTH[:cut])
-    then, _ = called(BOTH[cut:], state)
-    topic = LAYOUT.events_topic
-    assert records(first, topic) + records(then, topic) == records(whole, topic)
-
-
-def test_restarted_observer_looks_up_the_topics_of_its_groups() -> None:
-    """Otherwise it would not find the commits of a member that went."""
-    rows, names, topic = real_rows(), {ORDERS: "orders"}, LAYOUT.events_topic
+def test_batches_give_the_same_history_as_one() -> None:
+    """A restarted observer looks up the topics of its groups, to find the commits of a member that went."""
+    rows = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_OTHERS))]
+    names, topic = {ORDERS: "orders"}, LAYOUT.events_topic
     whole = records(called(rows, None, names)[0], topic)
     reasons = {(event or {})["reason"] for _, event in whole if (event or {})["type"] == "MemberRemoved"}
     assert any("commit" in reason for reason in reasons)
@@ -98,19 +85,6 @@ def test_converted_group_is_no_new_group() -> None:
     events = [event or {} for _, event in records(frames, LAYOUT.events_topic)]
     added = [event["client_id"] for event in events if event["type"] == "MemberAdded"]
     assert (events[0]["seq"] > 1, added) == (True, ["k2"]), "k1 was a member before"
-
-
-def test_share_and_streams_groups_are_written_like_consumer_groups() -> None:
-    frames, state = called(BOTH)
-    views = dict(records(frames, LAYOUT.groups_topic))
-    assert views[b"queue"] is None, "it was deleted"
-    counts = views[b"counts"]
-    assert counts is not None
-    assert (counts["state"], counts["protocol_type"], counts["observed"]) == ("Empty", "streams", True)
-    events = [event or {} for _, event in records(frames, LAYOUT.events_topic)]
-    assert {event.get("group_type", "classic") for event in events} == {"classic", *BY_EPOCHS}
-    assert records(frames, LAYOUT.dead_letters_topic) == []
-    assert state is not None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The topic watcher's decisions: the records for groups, given the offsets topic and the topics' images."""
 
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -11,8 +10,6 @@ from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from streaming.service.topic_watch import offset_topics
 from streaming.service.topic_watch.offset_topics import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
     Images,
     OffsetTopics,
     is_doubtful,
@@ -105,16 +102,6 @@ def test_group_is_notified_of_a_topic_change_seen_by_two_polls_in_a_row(
     for commit in commits:
         watch.commit(*commit)
     assert [watch.see(**images) for images in polls] == sent
-
-
-def test_unacknowledged_topic_change_is_resent_with_growing_pauses() -> None:
-    watch = Watch()
-    watch.commit("g", "t", OLD)
-    watch.see(t=None)
-    times = [watch.now_s for _ in range(3_000) if watch.see(t=None)]
-    pauses = [after - before for before, after in pairwise(times)]
-    assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
-    assert pauses[-1] == LONGEST_PAUSE_S
 
 
 def test_unsent_topic_change_is_sent_at_the_next_poll() -> None:

@@ -7,12 +7,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from msgspec import structs
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from checkpoints.metadata import KnownOutage
-from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
@@ -25,9 +22,8 @@ from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
+from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import DeadlineReached
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
@@ -91,58 +87,10 @@ def test_state_timeout_is_never_set_before_the_watermark() -> None:
         assert state._timeout_timestamp == T0 + 10_000
 
 
-OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))
-
-
-def test_no_member_expires_for_time_in_which_no_coordinator_ran() -> None:
-    """The watermark is far after the session timeout of the member's last heartbeat. A batch knows of the
-    outages that ended before it was planned.
-    """
-    operator = replace(OPERATOR, outages=OUTAGES)
-    known = {batch_id: len(operator.known_outages(batch_id)) for batch_id in (4, 5, 8, 9, None)}
-    assert known == {4: 0, 5: 1, 8: 1, 9: 2, None: 2}
-    log = Log()
-    resting, member_id = stable(log)
-    state = again(resting, watermark_ms=T0 + 400_100)
-    said = call([log.request(T0 + 300_000, heartbeat("g", member_id))], state, operator=operator)
-    assert [answer["error_code"] for answer in contents(said, LAYOUT.responses_topic)] == [0]
-    assert [entry["type"] for entry in contents(said, LAYOUT.events_topic)] == ["TakenOver"]
-    assert (group_in(state).clock_ms, state._timeout_timestamp) == (T0 + 400_000, T0 + 410_000)
-
-
 def commit(offsets: dict[int, int], topic_id: UUID | None = None) -> OffsetCommit:
     """Return a commit of offsets of partitions of topic t without a member."""
     partitions = [CommittedPartition(*committed) for committed in offsets.items()]
     return OffsetCommit(**TO, topics=[CommittedTopic("t", partitions, topic_id)])
-
-
-OFFSETS = {"t": {0: Offset(5, -1, "", T0, None, None)}}
-MEMBERS = {"m": ConsumerMember("m", session_deadline_ms=T0 + 45_000)}
-
-
-@pytest.mark.parametrize(
-    ("group", "state_name", "due_ms"),
-    [
-        (ClassicGroup("g", "old-requests-0-0", offsets=OFFSETS), "Empty", None),
-        (
-            ConsumerGroup("g", "old-requests-0-0", members=MEMBERS, offsets=OFFSETS),
-            "Reconciling",
-            T0 + 45_000,
-        ),
-    ],
-)
-def test_first_call_of_a_moved_group_writes_its_view_and_offsets(
-    group: AnyGroup, state_name: str, due_ms: int | None
-) -> None:
-    entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
-    state = spark_state(codec.write_row({"g": entry}), watermark_ms=T0 + 1, timed_out=True)
-    first = call([], state)
-    assert [view["state"] for view in contents(first, LAYOUT.groups_topic)] == [state_name]
-    assert [(o["offset"], o["request"]) for o in contents(first, LAYOUT.offsets_topic)] == [(5, "")]
-    assert contents(first, LAYOUT.events_topic) == []
-    left = codec.read_row("shard 0", *state.get)["g"]
-    assert left == structs.replace(entry, next_deadline_ms=due_ms)
-    assert call([], again(state, watermark_ms=T0 + 2, timed_out=True)) == []
 
 
 def test_only_the_last_offset_of_each_partition_is_written() -> None:

@@ -5,32 +5,24 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kafka_why.contract.codec import clock_record, encode, pack, pack_key, slot_of, unpack
-from kafka_why.contract.messages import ErrorCode
 from state.config import ConfigChange, Configs, CoordinatorConfig
-from state.dispatch import step as step_of_both
 from state.inputs import Outage
-from state.timeline import StepFunction
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
 from streaming.replica.state_machine import GAP_MAX_MS, InDoubt
 from streaming.replica.terms import Terms
-from tests.harness import batches
-from tests.harness.examples import examples
 from tests.harness.operator_call import call, spark_state
-from tests.harness.replica_log import CONFIG, OWNER, answers_of, apply_all, log_of, machine, owned, terms
-from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join
+from tests.harness.replica_log import CONFIG, OWNER, apply_all, machine, owned, terms
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat
 from tests.unit.streaming.test_bad_records import BAD_RECORDS
 
 ROOT = Path(__file__).parents[3]
-SHARDS = 64
 LATER = terms(owner_epoch=OWNER + 1)
 NOBODY = heartbeat("a", "nobody")
 """A request that is answered whatever the state. Groups a and b are in partition 0, d is in 1."""
@@ -42,20 +34,6 @@ def clock(log: Log, at_ms: int, attested_ms: int = 0, owner_epoch: int | None = 
 
 def ask(log: Log, at_ms: int) -> Record:
     return log.append(at_ms, b"a", encode(NOBODY), 0)
-
-
-def by_query(records: Sequence[Record], under: Terms, step: StepFunction = step_of_both) -> dict[str, bytes]:
-    """Return the answers of one call of the operator."""
-    epochs = (ConfigEpoch(0, under.configs.first, under.skip),)
-    operator = Operator(under.layout, epochs, step=step, shards=SHARDS)
-    answers = (
-        answer
-        for frame in call(records, spark_state(), operator=operator)
-        for topic, value in zip(frame["topic"], frame["value"], strict=True)
-        if topic == LAYOUT.responses_topic
-        for answer in unpack(value)
-    )
-    return {request_of(answer) or "": answer for answer in answers}
 
 
 # The owner.
@@ -151,7 +129,7 @@ def test_new_terms_that_change_the_past_raise_a_doubt(changed: Terms, is_doubt: 
         assert len(apply_all(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
 
 
-# The same answers as the query's.
+# The same answers as the query's. `test_replica_life.py` has all other records.
 
 
 def test_replica_answers_refused_records_as_the_query_does() -> None:
@@ -161,26 +139,14 @@ def test_replica_answers_refused_records_as_the_query_does() -> None:
     under = terms(skip=[records[-1].id])
     by_partition = [owned([r for r in records if r.partition == number]) for number in (0, 1)]
     found = apply_all(machine(under), [record for rows in by_partition for record in rows])
-    assert found == by_query(records, under)
+    epochs = (ConfigEpoch(0, under.configs.first, under.skip),)
+    frames = call(records, spark_state(), operator=Operator(under.layout, epochs, shards=under.shards))
+    rows = (zip(frame["topic"], frame["value"], strict=True) for frame in frames)
+    values = [value for topic, value in chain.from_iterable(rows) if topic == LAYOUT.responses_topic]
+    answers = [answer for value in values for answer in unpack(value)]
+    assert found == {request_of(answer): answer for answer in answers}
     assert len(found) > sum(case.error is not None for case in BAD_RECORDS.values())
     assert records[-1].id not in found
-
-
-def test_replica_answers_failed_requests_and_oversized_answers_as_the_query_does() -> None:
-    log = Log()
-    records = [log.append(T0, b"a", encode(join("a", f"c{n}")), 0) for n in range(9)]
-    under = terms(response_max_bytes=330)
-    step = batches.failing_step(batches.chosen(3, 3))
-    found = apply_all(machine(under, step=step), owned(records))
-    assert found == by_query(records, under, step)
-    codes = {msgspec.json.decode(answer)["error_code"] for answer in found.values()}
-    assert ErrorCode.UNKNOWN_SERVER_ERROR in codes
-
-
-@examples(20)
-@given(st.integers(0, 2**32), st.sampled_from((1, 2)))
-def test_the_number_of_decoded_groups_changes_no_answer(seed: int, decoded_max: int) -> None:
-    assert answers_of(log_of(seed), decoded_max) == answers_of(log_of(seed), 4_000)
 
 
 def test_no_answer_depends_on_the_order_of_a_set() -> None:
@@ -188,7 +154,7 @@ def test_no_answer_depends_on_the_order_of_a_set() -> None:
     program = (
         "from hashlib import sha256; "
         "from tests.harness.replica_log import answers_of, log_of; "
-        "print(sha256(b''.join(answers_of(log_of(923, 300), 4_000))).hexdigest())"
+        "print(sha256(b''.join(answers_of(log_of(923, 300)))).hexdigest())"
     )
     digests = {
         subprocess.run(

@@ -1,15 +1,13 @@
-"""What the share-state thread asks of share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8."""
+"""What the share-state thread asks of share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8.
 
-from uuid import UUID
+`tests/e2e/test_share_state.py` has the messages, at a real share coordinator.
+"""
 
 import pytest
-from kafka.protocol.metadata import FindCoordinatorResponse
 
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from kafka_why.contract.messages import ErrorCode
-from streaming.service.share_state import broker_coordinators
-from streaming.service.share_state.broker_coordinators import coordinator_key
-from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, SharePartition, carry_out
+from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, carry_out
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
 
 
@@ -94,27 +92,3 @@ def test_large_requests_are_sent_in_parts() -> None:
     brokers = Coordinators()
     carry_out([item(n) for n in range(5_000)], brokers)
     assert max(size for _, size in brokers.calls) == 1_000
-
-
-def test_keys_of_share_coordinators_are_formatted_as_by_kafka() -> None:
-    """Row SW10: the id in its 22 characters."""
-    topic_id = UUID("f3f8db93-b85c-48c9-8c53-937b9636da24")
-    assert coordinator_key(SharePartition("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
-
-
-def test_share_state_messages_are_encoded_as_by_kafka() -> None:
-    """Each has Kafka's key; its bytes are read as they were written."""
-    requests = [
-        broker_coordinators.InitializeShareGroupStateRequest,
-        broker_coordinators.DeleteShareGroupStateRequest,
-        broker_coordinators.ReadShareGroupStateSummaryRequest,
-    ]
-    assert [request.API_KEY for request in requests] == [83, 86, 87]
-    kind = broker_coordinators.InitializeShareGroupStateRequest.InitializeStateData
-    partition = kind.PartitionData(partition=1, state_epoch=2, start_offset=-1)
-    request = requests[0](group_id="g", topics=[kind(topic_id=TOPIC, partitions=[partition])], version=0)
-    assert (
-        request.encode().hex()
-        == "026702" + TOPIC.bytes.hex() + "02" + "0000000100000002" + "ff" * 8 + "000000"
-    )
-    assert FindCoordinatorResponse.max_version >= 6
