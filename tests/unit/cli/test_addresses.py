@@ -1,4 +1,4 @@
-"""Options with an address are checked when they are parsed, and the error says what is expected."""
+"""Options with an address or a number are checked when they are parsed; the links of commands to the page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.cli.parameters import ADDRESS, HOST, SERVERS, client_config_of
+from kafka_why.cli.parameters import (
+    ADDRESS,
+    HOST,
+    INT64,
+    SERVERS,
+    DecimalNumber,
+    WholeNumber,
+    client_config_of,
+    link,
+)
 from kafka_why.connections.address import parse_host, parse_servers
 from kafka_why.connections.client_config import ClientConfig
 
@@ -138,3 +147,53 @@ def test_valid_hosts_are_accepted(text: str, host: str) -> None:
 def test_invalid_host_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is neither a host name nor an IP address"):
         parse_host(text)
+
+
+NOBODY = ("--bootstrap-servers", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("page_url", ["http://127.0.0.1:8080", "http://127.0.0.1:8080/"])
+def test_page_link_leads_to_groups_with_any_name(page_url: str) -> None:
+    assert link(page_url) == "http://127.0.0.1:8080/"
+    assert link(page_url, "orders") == "http://127.0.0.1:8080/group?id=orders"
+    assert link(page_url, "a&b=c/\N{SNOWMAN}\n") == (
+        "http://127.0.0.1:8080/group?id=a%26b%3Dc%2F%E2%98%83%0A"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["why", "g", "--page-url"],
+        ["groups", "describe", "--group", "g", "--page-url"],
+        ["page", "--metrics-url"],
+    ],
+)
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8080", "javascript:alert(1)", "http://", "http://[", "http://h/?q=1"]
+)
+def test_invalid_page_url_is_a_usage_error(command: list[str], url: str) -> None:
+    result = CliRunner().invoke(main, [*command, url, *NOBODY])
+    assert result.exit_code in (1, 2)
+    assert "expected is an address such as http://127.0.0.1:8080/" in result.stderr
+
+
+OURS = (WholeNumber, DecimalNumber)
+# Those of click, which use int() and float().
+FOREIGN = (click.types.IntParamType, click.types.FloatParamType)
+NUMBERS = [
+    pytest.param(path, parameter, id=" ".join((*path, parameter.opts[0])))
+    for path, command in commands(main)
+    for parameter in command.params
+    if isinstance(parameter.type, FOREIGN) or parameter.type is INT64
+    if not (isinstance(parameter, click.Option) and parameter.count)
+]
+
+
+@pytest.mark.parametrize(("path", "option"), NUMBERS)
+def test_number_option_accepts_only_ascii_digits(path: tuple[str, ...], option: click.Parameter) -> None:
+    assert option.type is INT64 or isinstance(option.type, OURS)
+    context = click.Context(click.Command("a"))
+    for text in ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "nan", "9" * 5_000):
+        with pytest.raises(click.BadParameter, match=r"is not a whole number|is not a number|is not between"):
+            option.type.convert(text, option, context)

@@ -1,6 +1,7 @@
-"""Committed offsets beside the bounds of logs: lags in time against the truth, since when offsets stand."""
+"""The bounds of logs over time, and committed offsets beside them: lags, and since when offsets stand."""
 
 from bisect import bisect_right
+from itertools import accumulate
 from typing import Any
 from unittest.mock import call
 
@@ -10,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.codec import UNREADABLE, encode, offset_key
-from kafka_why.lag import lag_book
+from kafka_why.lag import lag_book, log_history
 from kafka_why.lag.brokers import INTERVAL_S
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
 from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
-from kafka_why.lag.log_history import COARSENESS
+from kafka_why.lag.log_history import COARSENESS, FORGET_MS, MAX_SAMPLES, LogHistory
+from tests.harness.examples import examples
 from tests.unit.kafka_why.page_facts import committed_offset
 
 P = ("orders", 0)
@@ -197,3 +199,61 @@ def test_lag_in_time_without_a_lookup_errs_by_a_third_at_most(
     found, age_ms = lag(book).ms, polled_ms[-1] - came_ms[offset]
     assert found is not None
     assert abs(found - (came_ms[-1] - came_ms[offset])) < age_ms / COARSENESS + 2 * STEP_MS
+
+
+growth = st.lists(st.sampled_from((0, 0, 1, 3, 100)), min_size=1, max_size=600)
+
+
+def history_of(*ends: tuple[int, int]) -> LogHistory:
+    """Looks at these times with these ends."""
+    logs = LogHistory()
+    for at_ms, end in ends:
+        logs.add({P: LogBounds(0, end)}, at_ms)
+    return logs
+
+
+def test_log_end_growth_is_dated_to_the_first_poll_certainly_after_the_time() -> None:
+    logs = history_of((0, 10), (1_000, 10), (2_000, 12), (3_000, 12), (4_000, 13))
+    since_ms = (-1, 1_000, 1_001, 3_000, 3_001)
+    assert [logs.grew_ms(P, ms) for ms in since_ms] == [2_000, 2_000, 4_000, 4_000, None]
+    assert logs.grew_ms(("other", 0), 0) is None
+
+
+def test_recreated_topic_starts_a_new_lag_history() -> None:
+    logs = history_of((0, 10), (1_000, 20), (2_000, 5))
+    assert (logs.bounds(P), logs.came(P, 4)) == (LogBounds(0, 5), (None, (4, 2_000)))
+
+
+def test_history_of_a_missing_partition_is_kept_for_a_while_and_then_dropped() -> None:
+    logs = history_of((0, 10))
+    logs.add({}, FORGET_MS - 1)
+    assert logs.bounds(P) is not None
+    logs.add({}, FORGET_MS)
+    assert logs.bounds(P) is None
+
+
+@examples(200)
+@given(growth, st.data())
+def test_record_arrival_bounds_are_a_third_of_its_age_apart(grown: list[int], data: st.DataObject) -> None:
+    ends = [*accumulate(grown, initial=1)]
+    logs = history_of(*((number * STEP_MS, end) for number, end in enumerate(ends)))
+    offset = data.draw(st.integers(0, ends[-1] + 1))
+    came = bisect_right(ends, offset)  # the number of the first look with the record
+    found = logs.came(P, offset)
+    assert (found is None) == (came == len(ends))
+    if found is not None:
+        before, last = found
+        assert last.ms >= came * STEP_MS
+        assert (before is None) == (offset < ends[0])
+        if before is not None:
+            assert before.ms <= (came - 1) * STEP_MS
+            age_ms = (len(ends) - came) * STEP_MS
+            assert last.ms - before.ms - STEP_MS <= age_ms / COARSENESS
+
+
+def test_samples_of_a_week_are_bounded() -> None:
+    samples = log_history._Samples()
+    for number in range(7 * 24 * 3600 // 5):
+        samples.add(number, number * STEP_MS)
+        assert len(samples.ends) <= MAX_SAMPLES
+    assert samples.ends[0] == 0
