@@ -1,9 +1,10 @@
 """Share groups and streams groups, which Kafka's own client describes: librdkafka cannot."""
 
+from kafka_why.now import now_ms
 from kafka_why.why.model import CauseKind
 from tests.harness.kafkas_groups import KafkasGroup
 from tests.observed.applications import StreamsPlay
-from tests.observed.play import PARTITIONS, QUIET_S, Play, now_ms
+from tests.observed.play import PARTITIONS, QUIET_S, Play
 
 
 class SharePlay(Play):

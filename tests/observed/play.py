@@ -1,7 +1,6 @@
 """A group that a script plays: its members, what was done to them, and what they saw."""
 
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import ClassVar, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from kafka_why.now import now_ms
 from kafka_why.why.model import CauseKind
 from tests.harness.kafkas_groups import KafkasGroup
 from tests.harness.waiting import wait_until
@@ -23,10 +23,6 @@ SETTLE_TIMEOUT_S = 120.0
 QUIET_S = 2.5
 
 JOINED, GONE = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Play:

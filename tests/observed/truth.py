@@ -21,7 +21,6 @@ class Step(Struct, kw_only=True):
     the client ids that it may be about. There are none if the step is no rebalance. `may_rest`: a step that
     was no rebalance is right as well. `gone_how` is `left` or `expired`. `commits_ms` are the last commits of
     those that went. `held` is what each member had at the end: partitions as TOPIC:NUMBER, or tasks.
-    `seconds` are what a report may be off by where it says how long partitions had no consumer.
     """
 
     action: str

@@ -128,37 +128,21 @@ GROUP_OR_UNWELL = "{{ with $labels.consumergroup }}group?id={{ urlquery . }}{{ e
 """Groups without series of their own have one together, which names none of them."""
 
 
-@pytest.mark.parametrize(
-    ("alert", "address"),
-    [
-        ("RebalanceStorm", "group?id={{ urlquery $labels.consumergroup }}"),
-        ("PartitionsStuck", GROUP_OR_UNWELL),
-        ("FallingBehind", GROUP_OR_UNWELL),
-        ("PartitionsWithoutOwner", GROUP_OR_UNWELL),
-        ("DuplicateClientId", GROUP_OR_UNWELL),
-        ("DifferentSubscriptions", GROUP_OR_UNWELL),
-        ("RebalancingForLong", "?state=unwell"),
-        ("GroupQuarantined", "?state=unwell"),
-    ],
-)
-def test_group_alerts_link_to_the_page_if_prometheus_knows_it(alert: str, address: str) -> None:
+def test_alerts_that_name_a_group_link_to_its_page_if_prometheus_knows_it() -> None:
     """`missingkey=zero` is Prometheus' own option of its templates: a label that is not there is empty."""
-    (rule,) = [rule for rule in rules() if rule["alert"] == alert]
-    page = rule["annotations"]["page"]
-    assert page == "{{ with $externalLabels.page_url }}{{ . }}" + address + "{{ end }}"
-
-
-def test_every_alert_that_names_a_group_links_to_it() -> None:
-    names = [rule["alert"] for rule in rules() if "$labels.consumergroup" in rule["annotations"]["summary"]]
-    assert names == [
-        "RebalanceStorm",
-        "PartitionsStuck",
-        "FallingBehind",
-        "PartitionsWithoutOwner",
-        "SharePartitionsNotInitialized",
-        "DuplicateClientId",
-        "DifferentSubscriptions",
+    of_groups = [
+        rule["alert"] for rule in rules() if "$labels.consumergroup" in rule["annotations"]["summary"]
     ]
+    addresses = {
+        **dict.fromkeys(of_groups, GROUP_OR_UNWELL),
+        "RebalanceStorm": "group?id={{ urlquery $labels.consumergroup }}",
+        **dict.fromkeys(("RebalancingForLong", "GroupQuarantined"), "?state=unwell"),
+    }
+    assert len(addresses) == 9
+    assert {rule["alert"]: page for rule in rules() if (page := rule["annotations"].get("page"))} == {
+        alert: "{{ with $externalLabels.page_url }}{{ . }}" + address + "{{ end }}"
+        for alert, address in addresses.items()
+    }
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [(None, 0), ("restarting: the query ended", 1)])

@@ -1,10 +1,11 @@
 """Facts about groups for the tests of the page: views, commits, entries of a played history."""
 
+from textwrap import dedent
 from typing import Any
 
 from msgspec.structs import replace
 
-from kafka_why.contract.codec import CommittedOffset, encode, offset_key
+from kafka_why.contract.codec import encode, offset_key
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
@@ -13,8 +14,14 @@ from kafka_why.lag.definitions import UNKNOWN, LogBounds, Partition, PartitionLa
 from kafka_why.page.fleet import Fleet, GroupFacts
 from kafka_why.why.report import Report, report
 from tests.harness.histories import Recorder
+from tests.harness.scraped import committed
 
 LAYOUT = TopicLayout.named()
+
+
+def looks(text: str) -> str:
+    """Return a golden table as it is printed, without its indentation."""
+    return dedent(text).strip("\n")
 
 
 def view(group_id: str = "g", **fields: Any) -> GroupSnapshot:
@@ -89,24 +96,9 @@ def facts_of(fleet: Fleet, group_id: str = "g") -> GroupFacts:
     return found
 
 
-def committed_offset(group_id: str, partition: Partition, offset: int, at_ms: int) -> CommittedOffset:
-    return CommittedOffset(
-        group_id=group_id,
-        incarnation="i",
-        topic=partition[0],
-        partition=partition[1],
-        offset=offset,
-        leader_epoch=0,
-        metadata="",
-        committed_at_ms=at_ms,
-        expire_at_ms=None,
-        request="r",
-    )
-
-
 def take_commit(fleet: Fleet, group_id: str, partition: Partition, offset: int, at_ms: int = 0) -> None:
-    committed = committed_offset(group_id, partition, offset, at_ms)
-    fleet.apply(LAYOUT.offsets_topic, offset_key(group_id, *partition), encode(committed), at_ms)
+    value = committed(group_id, *partition, offset, at_ms)
+    fleet.apply(LAYOUT.offsets_topic, offset_key(group_id, *partition), value, at_ms)
 
 
 def take_entries(fleet: Fleet, entries: list[HistoryEntry], now_ms: int, group_id: str = "g") -> None:

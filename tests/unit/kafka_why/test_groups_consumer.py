@@ -1,6 +1,5 @@
 """The tables of groups that go by epochs, of this coordinator and of others that are observed."""
 
-from textwrap import dedent
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
 from operations.assign.strategies import live_group, subscribed_topics
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.unit.kafka_why.page_facts import looks
 
 
 def partitions(**topics: list[int]) -> list[AssignedTopicPartitions]:
@@ -76,10 +76,6 @@ ALICE = member("alice", 6, {"orders": [0, 1, 2]}, {"orders": [0, 1]})
 BOB = member("bob", 7, {}, {"orders": [2, 3]}, subscribed_topic_names=[], subscribed_topic_regex="ord.*")
 CAROL = member("carol", 7, {"prices": [0]}, {"prices": [0]}, instance_id="till", member_type=0)
 MOVING = group(ALICE, BOB, CAROL)
-
-
-def looks(text: str) -> str:
-    return dedent(text).strip("\n")
 
 
 def test_member_table_shows_epochs_current_and_target_assignment() -> None:

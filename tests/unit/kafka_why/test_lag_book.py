@@ -10,22 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.codec import UNREADABLE, encode, offset_key
+from kafka_why.contract.codec import UNREADABLE, offset_key
 from kafka_why.lag import lag_book, log_history
 from kafka_why.lag.brokers import INTERVAL_S
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
 from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
 from kafka_why.lag.log_history import COARSENESS, FORGET_MS, MAX_SAMPLES, LogHistory
 from tests.harness.examples import examples
-from tests.unit.kafka_why.page_facts import committed_offset
+from tests.harness.scraped import committed
 
 P = ("orders", 0)
 STEP_MS = int(INTERVAL_S * 1000)
 
 
 def commit(book: LagBook, offset: int, at_ms: int = 0, where: Partition = P, group_id: str = "g") -> None:
-    committed = committed_offset(group_id, where, offset, at_ms)
-    book.apply_commit(offset_key(group_id, *where), encode(committed))
+    book.apply_commit(offset_key(group_id, *where), committed(group_id, *where, offset, at_ms))
 
 
 def looked(book: LagBook, *ends: int, begin_ms: int = 0, earliest: int = 0) -> LagBook:

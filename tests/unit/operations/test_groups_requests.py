@@ -6,39 +6,23 @@ from typing import Any
 
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
-from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.admin.requests import GroupRequests
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.share_group import ShareGroup
 from tests.harness.core_client import CoreClient
+from tests.unit.kafka_why.test_page_coordinator import pending
 
 GROUPS = [f"g-{n}" for n in range(20)]
 PARTITION = TopicPartition("orders", 0)
-
-
-def pending(group_id: str) -> PendingTransaction:
-    return PendingTransaction(
-        group_id=group_id,
-        incarnation="i",
-        transactional_id="app",
-        producer_id=1,
-        producer_epoch=0,
-        txn_version=1,
-        txn_partition=0,
-        txn_position=7,
-        txn_topic_id=None,
-        request="requests-0-1",
-        at_ms=0,
-        partitions=1,
-    )
 
 
 CHANGES: dict[str, Callable[[CoreClient], Any]] = {
@@ -51,7 +35,9 @@ CHANGES: dict[str, Callable[[CoreClient], Any]] = {
         {name: [LeavingMember("m")] for name in GROUPS}, None
     ),
     "release": lambda client: GroupRequests(client).release_groups(GROUPS),
-    "abort-pending": lambda client: GroupRequests(client).abort_pending(list(map(pending, GROUPS))),
+    "abort-pending": lambda client: GroupRequests(client).abort_pending(
+        [replace(pending(0), group_id=name) for name in GROUPS]
+    ),
 }
 
 

@@ -19,6 +19,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from tests.harness.histories import Recorder
+from tests.unit.kafka_why.page_facts import looks
 from tests.unit.kafka_why.test_why_epochs import MORNING
 
 CONFIG = CoordinatorConfig()
@@ -41,10 +42,6 @@ def difference(old: KafkaGroup, new: KafkaGroup, *, ignore_times: bool = False) 
 
 def moment_of(group: KafkaGroup) -> str:
     return f"{moment_text(Replayed('g', group=group), group.clock_ms, CONFIG, Clock(UTC))}\n"
-
-
-def looks(text: str) -> str:
-    return dedent(text).strip("\n")
 
 
 def test_consumer_group_is_shown_as_tables() -> None:
