@@ -214,10 +214,6 @@ class Worker:
             "key.converter": STRING,
             "value.converter": STRING,
             "offset.flush.interval.ms": "1000",
-            "session.timeout.ms": "10000",
-            "heartbeat.interval.ms": "1000",
-            # The time for a lost worker to come back before its tasks move. The default is 5 min.
-            "scheduled.rebalance.max.delay.ms": "1000",
         }
         for what in ("config", "offset", "status"):
             settings[f"{what}.storage.topic"] = f"{group_id}-{what}"

@@ -122,8 +122,7 @@ def rocketmq_group() -> RocketMqSnapshot:
     broker = Broker()
     for client_id, connection in (("A", "c1"), ("B", "c2"), ("A", "c3")):
         broker.heartbeat(client_id, connection, "orders")
-    assert broker.group is not None
-    return rocketmq_snapshot(broker.group)
+    return rocketmq_snapshot(broker.group_now())
 
 
 def test_views_are_decoded_strictly_and_unknown_kinds_are_ignored() -> None:

@@ -51,8 +51,7 @@ def shop(model: MessageModel = MessageModel.CLUSTERING) -> GroupSnapshot:
 
 
 def view(broker: Broker) -> GroupSnapshot:
-    assert broker.group is not None
-    return snapshot(broker.group)
+    return snapshot(broker.group_now())
 
 
 def producers_only() -> GroupSnapshot:

@@ -59,20 +59,6 @@ def book() -> LagBook:
     return book
 
 
-def test_poll_finds_log_bounds_of_led_partitions_and_times_of_old_records(
-    book: LagBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
-    admin, poller = Admin(), LagPoller(book)
-    for _ in range(60):
-        poller.poll(admin)
-    lags = book.lags("g")
-    assert (lags[P].records, lags[P].ms) == (6, 5 * 60_000)
-    assert lags["gone", 0].records is None
-    late = book.lags("late")[P]
-    assert (late.records, late.ms) == (8, 7 * 60_000), "from the beginning of the log"
-
-
 def test_each_poll_sends_at_most_one_lookup_request_until_the_search_ends(book: LagBook) -> None:
     admin, poller = Admin(), LagPoller(book)
     numbers = []
@@ -83,7 +69,7 @@ def test_each_poll_sends_at_most_one_lookup_request_until_the_search_ends(book: 
     assert numbers[0] == 3 and numbers[-1] == numbers[-2]
 
 
-def test_brokers_without_time_lookup_leave_only_the_lag_in_records(
+def test_polls_find_bounds_and_times_of_records_and_of_brokers_without_lookup_only_bounds(
     book: LagBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
@@ -95,3 +81,6 @@ def test_brokers_without_time_lookup_leave_only_the_lag_in_records(
     for _ in range(60):
         poller.poll(Admin())
     assert book.lags("g")[P].ms == 5 * 60_000
+    assert book.lags("g")["gone", 0].records is None
+    late = book.lags("late")[P]
+    assert (late.records, late.ms) == (8, 7 * 60_000), "from the beginning of the log"

@@ -1,13 +1,12 @@
 """The metrics and Kafka's log sentences of groups that go by epochs, and the sentences of classic groups."""
 
-from typing import Any
-
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from kafka_why.contract.codec import encode
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.metrics.service import log_sentence, sentence
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.metrics.service import log_sentence
 from kafka_why.observed.view import view_of as observed_view_of
 from records.truncation import encode_view
 from state.kafka.protocols import view_of
@@ -90,21 +89,6 @@ def test_members_omitted_from_a_record_are_not_counted_as_zero(max_bytes: int, m
     assert metrics.value(f"{CONSUMER}_epoch", **G) == 3
 
 
-def test_epoch_changes_are_logged_in_kafkas_sentences() -> None:
-    history = Recorder().play(*SETTLED)
-    said = [(event.type, text) for event in history if (text := sentence(event)) is not None]
-    assert said[2:] == [
-        (
-            EntryType.GROUP_EPOCH_BUMPED,
-            "[GroupId g] Bumped group epoch to 3 (reason: member B subscribes to orders)",
-        ),
-        (
-            EntryType.TARGET_ASSIGNMENT_COMPUTED,
-            "[GroupId g] Computed a new target assignment for epoch 3 with 'uniform' assignor",
-        ),
-    ]
-
-
 @pytest.mark.parametrize(
     ("records", "name", "labels", "value"),
     [
@@ -133,48 +117,40 @@ def test_observed_share_and_streams_groups_have_the_metrics_of_their_types(
     assert metrics.value(name, **labels) == value
 
 
-def event(event_type: EntryType, **fields: Any) -> HistoryEntry:
-    given: dict[str, Any] = {
-        "seq": 7,
-        "at_ms": 1_700_000_000_000,
-        "from_state": "Stable",
-        "to_state": event_type.value,
-        "generation": 4,
-        "reason": "why",
-        "rule": "T5",
-        "cause": "requests-0-9",
-    }
-    return HistoryEntry(
-        version=1, type=event_type, group_id="orders", incarnation="requests-0-1", **given | fields
-    )
-
-
-def logged(entry: HistoryEntry) -> list[dict[str, Any]]:
-    with capture_logs() as logs:
-        log_sentence(entry)
-    return [dict(line) for line in logs]
+CLASSIC = Recorder().play("config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assign=@m:p0")
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("history", "sentences"),
     [
-        (["m-1", "m-3"], "Stabilized group orders generation 5 with 2 members"),
-        (None, "Stabilized group orders generation 5"),
+        (
+            CLASSIC[-2:],
+            [
+                "Stabilized group g generation 1 with 1 members",
+                f"Assignment received from leader {CLASSIC[-1].leader_id} for group g for generation 1. "
+                "The group has 1 members.",
+            ],
+        ),
+        (
+            [replace(entry, members=None, assignments=None) for entry in CLASSIC[-2:]],
+            [
+                "Stabilized group g generation 1",
+                f"Assignment received from leader {CLASSIC[-1].leader_id} for group g for generation 1.",
+            ],
+        ),
+        (
+            [entry for entry in Recorder().play(*SETTLED) if entry.generation == 3],
+            [
+                "[GroupId g] Bumped group epoch to 3 (reason: member B subscribes to orders)",
+                "[GroupId g] Computed a new target assignment for epoch 3 with 'uniform' assignor",
+            ],
+        ),
     ],
+    ids=["a generation", "one too large to be told in full", "epochs"],
 )
-def test_stabilized_generation_is_logged_in_kafkas_sentence(members: list[str] | None, said: str) -> None:
-    entry = event(EntryType.COMPLETING_REBALANCE, generation=5, members=members, leader_id="m-1")
-    (line,) = logged(entry)
-    assert line["event"] == said
-    assert (line["leader"], "waiting_for" in line) == ("m-1", False)
-
-
-@pytest.mark.parametrize(
-    ("assignments", "ending"), [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")]
-)
-def test_received_assignment_is_logged_in_kafkas_sentence(
-    assignments: dict[str, bytes] | None, ending: str
-) -> None:
-    entry = event(EntryType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
-    (line,) = logged(entry)
-    assert line["event"] == f"Assignment received from leader m-1 for group orders for generation 5.{ending}"
+def test_changes_are_logged_in_kafkas_sentences(history: list[HistoryEntry], sentences: list[str]) -> None:
+    with capture_logs() as logs:
+        for entry in history:
+            log_sentence(entry)
+    assert [line["event"] for line in logs] == sentences
+    assert [line.get("leader") for line in logs] == [entry.leader_id for entry in history][: len(logs)]

@@ -1,4 +1,4 @@
-"""Which records are requests, which are refused with which reason, and which of them get a response."""
+"""Which records are requests, or packs of them, which are refused with which reason, and which are answered."""
 
 import json
 from typing import Any
@@ -6,8 +6,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafka_why.contract.codec import (
+    DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
     Address,
     Reason,
@@ -19,6 +22,7 @@ from kafka_why.contract.codec import (
     refuse,
     refuse_unread,
 )
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -27,7 +31,10 @@ from kafka_why.contract.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
-from kafka_why.contract.messages import ErrorCode, ReleaseGroup
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.pack import is_pack, pack, slot_of, unpack
+from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_packs
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
 HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}
@@ -208,3 +215,34 @@ def test_clock_record_has_exactly_these_bytes() -> None:
 )
 def test_other_records_are_not_taken_for_clock_records(key: bytes | None, value: bytes | None) -> None:
     assert not is_clock_record(key, value)
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text()), min_size=1))
+def test_packed_messages_unpack_unchanged(messages: list[dict[str, str]]) -> None:
+    encoded = [encode(message) for message in messages]
+    assert is_pack(pack(encoded))
+    assert list(unpack(pack(encoded))) == encoded
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_single_message_is_not_a_pack(message: dict[str, str]) -> None:
+    assert not is_pack(encode(message))
+    assert list(unpack(encode(message))) == [encode(message)]
+
+
+@given(st.text(), st.integers(0, 5), st.sampled_from([2**power for power in range(7)]))
+def test_the_slot_of_a_pack_decides_the_shard(group_id: str, partition: int, shards: int) -> None:
+    assert takes_packs(shards)
+    assert shard_of(group_id, partition, shards) == partition * shards + slot_of(group_id) % shards
+
+
+@pytest.mark.parametrize("shards", [0, -1, 3, 65, 2 * MAX_SHARDS])
+def test_number_of_shards_must_be_a_power_of_two(shards: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        check_shards(shards)
+
+
+def test_dead_letter_of_any_record_fits_into_a_record() -> None:
+    """The sink fails every time on a record that is too large, so no input may cause one."""
+    worst = 2 * DEAD_LETTER_MAX_BYTES * 4 // 3 + DEAD_LETTER_MAX_BYTES + 6 * MESSAGE_MAX_CHARS
+    assert worst < TopicLayout.named().view_max_bytes

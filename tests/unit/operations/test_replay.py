@@ -57,6 +57,12 @@ def a_member_expires() -> CoordinatedLog:
     return world
 
 
+@pytest.fixture
+def recording() -> Lines:
+    """Return the recording of `a_member_expires`."""
+    return a_member_expires().recording()
+
+
 def test_takeover_may_be_written_with_the_groups_next_call() -> None:
     """Spark calls a group for a request or a deadline, and no session ends with the outage."""
     log, world, _ = with_member()
@@ -174,8 +180,7 @@ def test_replay_can_begin_with_an_exported_state() -> None:
     assert verdict.groups["a"].answers == 1 and verdict.groups["a"].history > 0
 
 
-def test_outputs_deleted_by_retention_are_not_reported_missing() -> None:
-    recording = a_member_expires().recording()
+def test_outputs_deleted_by_retention_are_not_reported_missing(recording: Lines) -> None:
     without = Lines(recording.header, [x for x in recording.lines if not isinstance(x, AnswerLine)])
     assert {d.how for d in judge(without).differences} == {DifferenceKind.MISSING}
     kept = {LAYOUT.responses_topic: {1: T0 + 10_000}}
@@ -209,9 +214,8 @@ def out_of_order(lines: list[Line]) -> list[Line]:
     ],
 )
 def test_unexpected_records_are_reported_as_differences(
-    tamper: Callable[[list[Line]], list[Line]], what: RecordKind, how: DifferenceKind
+    recording: Lines, tamper: Callable[[list[Line]], list[Line]], what: RecordKind, how: DifferenceKind
 ) -> None:
-    recording = a_member_expires().recording()
     differences = judge(Lines(recording.header, tamper([*recording.lines]))).differences
     assert {(found.what, found.how) for found in differences} == {(what, how)}
 
@@ -226,8 +230,7 @@ def test_each_request_of_a_pack_is_replayed() -> None:
     assert judge(world.recording(["a"])).groups["a"].answers == 4
 
 
-def test_recording_file_is_read_back_and_private_to_its_owner(tmp_path: Path) -> None:
-    recording = a_member_expires().recording()
+def test_recording_file_is_read_back_and_private_to_its_owner(recording: Lines, tmp_path: Path) -> None:
     for name in ("recording.jsonl", "recording.zst"):
         path = tmp_path / name
         assert write_recording(path, recording.header, recording.lines) == len(recording.lines)
@@ -240,8 +243,7 @@ def test_recording_file_is_read_back_and_private_to_its_owner(tmp_path: Path) ->
         write_recording(tmp_path / "recording.zst", recording.header, [])
 
 
-def test_recording_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
-    recording = a_member_expires().recording()
+def test_recording_file_that_was_cut_or_changed_is_refused(recording: Lines, tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_recording(path, recording.header, recording.lines)
     content = path.read_bytes()
@@ -257,8 +259,7 @@ def test_recording_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> No
             RecordingFile(path)
 
 
-def test_moment_of_a_classic_group_shows_members_and_timers() -> None:
-    recording = a_member_expires().recording()
+def test_moment_of_a_classic_group_shows_members_and_timers(recording: Lines) -> None:
     alive = replay_group(recording, "a", Until(time_ms=T0 + 6_000))
     assert isinstance(alive.group, ClassicGroup)
     text = moment_text(alive, T0 + 6_000, CONFIG, CLOCK)
@@ -282,8 +283,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_replay_command_shows_the_differences(tmp_path: Path) -> None:
-    recording = a_member_expires().recording()
+def test_replay_command_shows_the_differences(recording: Lines, tmp_path: Path) -> None:
     events = [line for line in recording.lines if isinstance(line, EventLine)]
     less = tmp_path / "less"
     write_recording(less, recording.header, [x for x in recording.lines if x is not events[-1]])
