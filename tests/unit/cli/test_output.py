@@ -13,21 +13,14 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.live_view import EscapingConsole
-from kafka_why.cli.output import (
-    GuardedTerminal,
-    guard_terminals,
-    show,
-    show_data,
-    show_encoded,
-    show_json,
-    show_stderr,
-    unguarded,
-)
+from cli.console import EscapingConsole
+from kafka_why.cli.output import configure_logs, show, show_data, show_encoded, show_json, show_stderr
+from kafka_why.cli.terminal import GuardedTerminal, guard_terminals, unguarded
 
 HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
 SHOWN = r"orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
@@ -110,6 +103,20 @@ def test_terminal_guard_escapes_direct_writes(monkeypatch: pytest.MonkeyPatch) -
     show_data(HOSTILE)
     assert is_safe(terminal.getvalue().replace("\t", ""))
     assert terminal.getvalue().startswith("\torders\\x1b[2J\\r\nError")
+
+
+def test_log_entry_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, before = Terminal(), structlog.get_config()
+    monkeypatch.setattr("sys.stderr", terminal)
+    try:
+        configure_logs()
+        structlog.get_logger().warning("a group", group_id="a\x1b[2Jb", other=HOSTILE)
+    finally:
+        structlog.configure(**before)
+    printed = terminal.getvalue()
+    assert printed.count("\n") == 1
+    assert r"a\x1b[2Jb" in printed
+    assert not [text for text in ("\x1b[2J", "\r", "\x9b", "\u202e", "\u2028") if text in printed]
 
 
 def test_live_view_escapes_control_sequences_in_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,19 +147,20 @@ def test_member_that_left_in_the_rebalance_is_included_and_reported() -> None:
     assert found.group.current["a"] == orders(0, 1)
 
 
-def test_group_without_an_assignment_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="no generation with an assignment"):
-        recorded(*TWO_WORKERS, *A_DIES)
-
-
-def test_group_without_subscriptions_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="the members' subscriptions"):
-        recorded("at 0s", "join a api=3 session=30s", "at 5s", "sync a assign=@a:orders-0")
-
-
-def test_consumer_protocol_group_is_refused_with_the_option_to_use() -> None:
-    with pytest.raises(InputError, match="--from-group"):
-        recorded("topics orders=3", "A e0 names[orders]", "at 1s", "B e0 names[orders]")
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ((*TWO_WORKERS, *A_DIES), "no generation with an assignment"),
+        (
+            ("at 0s", "join a api=3 session=30s", "at 5s", "sync a assign=@a:orders-0"),
+            "members' subscriptions",
+        ),
+        (("topics orders=3", "A e0 names[orders]", "at 1s", "B e0 names[orders]"), "--from-group"),
+    ],
+)
+def test_rebalance_that_tells_too_little_is_an_input_error(commands: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        recorded(*commands)
 
 
 def test_group_spec_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:

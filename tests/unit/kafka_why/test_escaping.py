@@ -1,16 +1,11 @@
 """What clients choose cannot change a terminal: group ids in tables and lists, names, reasons, logs."""
 
-import io
-import re
 from datetime import UTC
 
 import msgspec
-import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.cli import output
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.report import report
 from kafka_why.why.text import report_text
@@ -57,22 +52,3 @@ def test_a_table_has_a_line_for_each_row() -> None:
     assert len(lines) == 3
     assert lines[1].split()[0] == SHOWN.split()[0]
     assert all(line.isprintable() for line in lines)
-
-
-def test_log_entry_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal, before = Terminal(), structlog.get_config()
-    monkeypatch.setattr("sys.stderr", terminal)
-    try:
-        output.configure_logs()
-        structlog.get_logger().warning("a group", group_id="a\x1b[2Jb", other=HOSTILE)
-    finally:
-        structlog.configure(**before)
-    assert terminal.getvalue().count("\n") == 1
-    assert r"a\x1b[2Jb" in terminal.getvalue()
-    assert not {"\x1b[2J", "\r", "\x9b", "\u202e", "\u2028"} & set(
-        re.split(r"(\x1b\[2J|.)", terminal.getvalue())
-    )

@@ -4,10 +4,8 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +24,7 @@ from kafka_why.page.commands import (
 from kafka_why.why.history import History
 from kafka_why.why.rebalances import rebalances
 from tests.e2e.harness import wait_until
+from tests.harness.coroutines import asynchronous
 from tests.unit.kafka_why.page_facts import facts_of, fleet_of, played, take_entries, view
 from tests.unit.kafka_why.test_assign_groups import TWO_WORKERS
 from tests.unit.kafka_why.test_page_access import answer, serving
@@ -36,14 +35,6 @@ SOURCE = CoordinatorLog(
 )
 PYTHON = (sys.executable, "-c")
 WAITS = "import signal, sys, time; print('here', flush=True); time.sleep(600)"
-
-
-def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(*args: Any, **given: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **given), 60))
-
-    return run
 
 
 async def stays() -> bool:
@@ -74,13 +65,13 @@ async def ended(
     ],
     ids=["output", "input by a path", "too much", "too long"],
 )
-@run_async
+@asynchronous
 async def test_command_output_is_returned_within_bounds(program: str, answer: CommandResult) -> None:
     limit_s = 0.5 if program == WAITS else 60
     assert await ended(CommandRunner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
 
 
-@run_async
+@asynchronous
 async def test_command_ends_and_cleans_up_when_its_reader_disconnects(tmp_path: Path) -> None:
     """It is asked before it is killed. Until then the reader sees that it runs."""
     program = (
@@ -96,7 +87,7 @@ async def test_command_ends_and_cleans_up_when_its_reader_disconnects(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-@run_async
+@asynchronous
 async def test_cancelled_reader_leaves_no_process(tmp_path: Path) -> None:
     at = tmp_path / "pid"
     program = f"import os, time; open({str(at)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
@@ -109,7 +100,7 @@ async def test_cancelled_reader_leaves_no_process(tmp_path: Path) -> None:
     assert not runner.is_full
 
 
-@run_async
+@asynchronous
 async def test_concurrent_commands_are_limited() -> None:
     runner = CommandRunner(PYTHON, limit_s=1.5)
     assert not runner.is_full

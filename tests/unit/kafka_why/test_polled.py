@@ -175,16 +175,18 @@ def test_follower_keeps_numbering_rebalances_after_dropping_entries(monkeypatch:
     assert numbers == [f"#{n}" for n in range(1, 29)]
 
 
-def test_broker_clock_is_assumed_equal_to_ours_unless_records_contradict() -> None:
+@pytest.mark.parametrize(
+    ("appended_ms", "ahead_ms"),
+    [
+        (1_400, 0),
+        (900, 100),  # it was appended after the read before
+        (5_000, -3_490),
+    ],
+)
+def test_broker_clock_is_assumed_equal_to_ours_unless_records_contradict(
+    appended_ms: int, ahead_ms: int
+) -> None:
     clock = BrokersClock()
     clock.read(None, 1_000, 1_010)
-    clock.read(1_400, 1_500, 1_510)
-    assert clock.ahead_ms == 0
-    ahead = BrokersClock()
-    ahead.read(None, 1_000, 1_010)
-    ahead.read(900, 1_500, 1_510)
-    assert ahead.ahead_ms == 100, "it was appended after the read before"
-    behind = BrokersClock()
-    behind.read(None, 1_000, 1_010)
-    behind.read(5_000, 1_500, 1_510)
-    assert behind.ahead_ms == -3_490
+    clock.read(appended_ms, 1_500, 1_510)
+    assert clock.ahead_ms == ahead_ms

@@ -1,4 +1,4 @@
-"""Which records are requests, or packs of them, which are refused with which reason, and which are answered."""
+"""Which records are requests or packs of them, and which are refused with which reason and response."""
 
 import json
 from typing import Any
