@@ -121,6 +121,15 @@ def removed(name: str, kind: str) -> list[AnyRecord]:
     ]
 
 
+def settles(kind: str, epoch: int, **held: tuple[int, ...]) -> list[AnyRecord]:
+    """Return the target assignment of an epoch, and members that have it."""
+    return [
+        *(target(name, *numbers, kind=kind) for name, numbers in held.items()),
+        TargetEpoch(epoch, 1, kind),
+        *(has(name, epoch, *numbers, kind=kind) for name, numbers in held.items()),
+    ]
+
+
 def group_removed(kind: str) -> list[AnyRecord]:
     """Return what Kafka writes when a group without members is deleted."""
     last: dict[str, list[AnyRecord]] = {

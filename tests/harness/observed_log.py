@@ -21,6 +21,7 @@ from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import (
+    AnyRecord,
     ClassicGeneration,
     ClassicGroupRemoved,
     ClassicMember,
@@ -243,6 +244,11 @@ def _changed(random: Random, members: list[str]) -> list[str]:
 
 G = "g"
 CREATED = Said(1_000, G, ClassicGeneration("", 0, None, None, 1_000, ()))
+
+
+def at(at_ms: int, *records: AnyRecord) -> tuple[Said, ...]:
+    """Return records of one request on the group `G`."""
+    return tuple(Said(at_ms, G, record) for record in records)
 
 
 def watch(*said: Said) -> list[HistoryEntry]:

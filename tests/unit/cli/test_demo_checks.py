@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,24 +10,9 @@ from cli.demo.load import consumed
 from cli.demo.watch import partitions_held, stable_with
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
+from tests.unit.cli.test_live_view import event
 
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
-
-
-def entry(kind: EntryType, **fields: Any) -> HistoryEntry:
-    given: dict[str, Any] = {
-        "group_id": "g",
-        "incarnation": "requests-0-1",
-        "seq": 1,
-        "at_ms": 1,
-        "from_state": "Stable",
-        "to_state": "Stable",
-        "generation": 1,
-        "reason": "because",
-        "rule": "E4",
-        "cause": "requests-0-9",
-    }
-    return HistoryEntry(version=1, type=kind, **given | fields)
 
 
 def stable(holdings: Mapping[str, tuple[int, ...]]) -> HistoryEntry:
@@ -36,11 +20,11 @@ def stable(holdings: Mapping[str, tuple[int, ...]]) -> HistoryEntry:
         f"{client}-{UUID}": encode_assignment(Assignment(tuple(TopicPartition("t", p) for p in numbers)))
         for client, numbers in holdings.items()
     }
-    return entry(EntryType.STABLE, from_state="CompletingRebalance", assignments=assignments)
+    return event(1, type=EntryType.STABLE, from_state="CompletingRebalance", assignments=assignments)
 
 
 def gone(client: str, rule: str) -> HistoryEntry:
-    return entry(EntryType.MEMBER_REMOVED, member_id=f"{client}-{UUID}", rule=rule)
+    return event(1, type=EntryType.MEMBER_REMOVED, member_id=f"{client}-{UUID}", rule=rule)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +66,9 @@ def test_demo_check_fails_if_another_consumer_expires() -> None:
 def test_stable_with_finds_only_the_last_state_with_exactly_these_members() -> None:
     find = stable_with(["a", "b"])
     both = stable({"a": (0,), "b": (1,)})
-    assert find([both, entry(EntryType.MEMBER_ADDED)]) is both
+    assert find([both, event(1, type=EntryType.MEMBER_ADDED)]) is both
     assert partitions_held(both) == {"a": [0], "b": [1]}
-    assert find([both, entry(EntryType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
+    assert find([both, event(1, type=EntryType.PREPARING_REBALANCE, to_state="PreparingRebalance")]) is None
     assert find([stable({"a": (0,)})]) is None
     assert find([]) is None
 

@@ -7,7 +7,7 @@ from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from tests.conformance.compare import differences, unkept, unused
 from tests.conformance.kept import KEPT, KEPT_OF, NOT_REACHED
-from tests.conformance.normalise import Answer, lowered, normalised
+from tests.conformance.normalise import Answer, normalised
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.random_shares import random_shares
@@ -130,28 +130,3 @@ def test_bug_fixed_in_a_newer_kafka_is_an_expected_difference() -> None:
     assert unkept([played(case, older, newer)], KEPT)
     assert not unkept([played(case, older, newer)], KEPT_OF["4.3"])
     assert unkept([played(case, newer, older)], KEPT_OF["4.3"])
-
-
-def reset_answer(*codes: int) -> Any:
-    """Return an answer to AlterShareGroupOffsets with an error for each partition."""
-    partitions = [{"partition_index": index, "error_code": code} for index, code in enumerate(codes)]
-    fields = {"responses": [{"topic_name": "trips", "partitions": partitions}]}
-    return codec.decode_response(91, 0, codec.encode_response(RequestHeader(91, 0, 1, "A", 0), fields))
-
-
-def test_epochs_that_altered_offsets_have_raised_are_not_compared() -> None:
-    known = Told(PREFIX, {}, loose=True)
-    for codes in ((0, 3), (3,), (0,)):
-        known.learn_reset("run-1-g", reset_answer(*codes))
-    assert known.raised == {"run-1-g": 2}
-    text = "a smaller member epoch (6) than (8), and not the previous member epoch (0)"
-    answer = {"member_epoch": "8", "groups.0.group_epoch": "9", "error_message": text, "lag": "8"}
-    assert lowered(answer, 2) == {
-        "member_epoch": "6",
-        "groups.0.group_epoch": "7",
-        "error_message": "a smaller member epoch (4) than (6), and not the previous member epoch (0)",
-        "lag": "8",
-    }
-    exact = Told(PREFIX, {})
-    exact.learn_reset("run-1-g", reset_answer(0))
-    assert not exact.raised["run-1-g"]

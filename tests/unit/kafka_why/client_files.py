@@ -50,21 +50,11 @@ ACCEPTED = {
         mechanism="PLAIN",
         login=("ann", PASSWORD),
     ),
-    "byte order mark": Accepted(
-        "security.protocol=PLAINTEXT\nbootstrap.servers=kafka-1.example:9093\n",
-        "PLAINTEXT",
-        encoding="utf-8-sig",
-    ),
     "settings of an admin client": Accepted(
         "bootstrap.servers=kafka-1.example:9093\ndefault.api.timeout.ms=60000\nmetadata.max.age.ms=10000\n"
         "enable.metrics.push=false\n",
         "PLAINTEXT",
         unused=("default.api.timeout.ms", "enable.metrics.push", "metadata.max.age.ms"),
-    ),
-    "group and client": Accepted(
-        "bootstrap.servers=kafka-1.example:9093\ngroup.id=orders\nclient.id=tool\n",
-        "PLAINTEXT",
-        unused=("client.id", "group.id"),
     ),
     "timeouts": Accepted(
         "bootstrap.servers=kafka-1.example:9093\nrequest.timeout.ms=20000\nretry.backoff.ms=500\n",

@@ -13,27 +13,13 @@ from tests.harness.observed_epochs import (
     group_removed,
     has,
     removed,
+    settles,
     share_partitions,
     subscription,
-    target,
 )
-from tests.harness.observed_log import G, Watched, check_told, watch
+from tests.harness.observed_log import G, Watched, at, check_told, watch
 
 PENDING = "orders-0, orders-1 are initialized and were in no target assignment"
-
-
-def at(at_ms: int, *records: AnyRecord) -> tuple[Said, ...]:
-    """Records of one request."""
-    return tuple(Said(at_ms, G, record) for record in records)
-
-
-def settles(epoch: int, **partitions: tuple[int, ...]) -> list[AnyRecord]:
-    """Return the target assignment of an epoch, which members of a share group have at once."""
-    return [
-        *(target(name, *numbers, kind=SHARE) for name, numbers in partitions.items()),
-        TargetEpoch(epoch, 1, SHARE),
-        *(has(name, epoch, *numbers, kind=SHARE) for name, numbers in partitions.items()),
-    ]
 
 
 def joins(name: str, epoch: int) -> list[AnyRecord]:
@@ -41,9 +27,9 @@ def joins(name: str, epoch: int) -> list[AnyRecord]:
 
 
 BEGUN = (
-    *at(1_000, *joins("a", 2), *settles(2, a=()), share_partitions(initializing=(0, 1))),
+    *at(1_000, *joins("a", 2), *settles(SHARE, 2, a=()), share_partitions(initializing=(0, 1))),
     *at(1_400, share_partitions(0, 1)),
-    *at(6_000, GroupEpoch(3, 7, SHARE), *settles(3, a=(0, 1))),
+    *at(6_000, GroupEpoch(3, 7, SHARE), *settles(SHARE, 3, a=(0, 1))),
 )
 
 
@@ -90,7 +76,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
             id="a member without a target",
         ),
         pytest.param(
-            (*TWO, *at(8_000, *settles(4, a=(0,), b=(1,)))),
+            (*TWO, *at(8_000, *settles(SHARE, 4, a=(0,), b=(1,)))),
             [*(("MemberReconciled", name, "OB25") for name in "ab"), ("Stable", None, "OB26")],
             {-1: {"at_ms": 8_000}},
             id="all have their targets",
@@ -198,7 +184,7 @@ def test_records_of_a_share_group_become_history_entries(
 
 def test_history_of_an_older_share_group_starts_with_its_first_change() -> None:
     found = at(1_000, MemberSubscribed("a", subscription("a"), SHARE), GroupEpoch(40, 7, SHARE))
-    found += at(1_500, share_partitions(0), *settles(40, a=(0,)))
+    found += at(1_500, share_partitions(0), *settles(SHARE, 40, a=(0,)))
     assert watch(*found) == []
     (group,) = Watched().take(found).groups.values()
     assert (group.state, group.generation, group.member_ids()) == ("Stable", 40, ["a"])

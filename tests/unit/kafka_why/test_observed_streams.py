@@ -20,6 +20,7 @@ from tests.harness.observed_epochs import (
     group_removed,
     has,
     removed,
+    settles,
     streams_epoch,
     streams_member,
     target,
@@ -28,6 +29,7 @@ from tests.harness.observed_epochs import (
 from tests.harness.observed_log import (
     G,
     Watched,
+    at,
     check_told,
     committed,
     created,
@@ -35,27 +37,13 @@ from tests.harness.observed_log import (
 )
 
 
-def at(at_ms: int, *records: AnyRecord) -> tuple[Said, ...]:
-    """Records of one request."""
-    return tuple(Said(at_ms, G, record) for record in records)
-
-
 def joins(name: str, epoch: AnyRecord, **others: Any) -> list[AnyRecord]:
     return [MemberSubscribed(name, streams_member(name, **others), STREAMS), epoch]
 
 
-def settles(epoch: int, **tasks: tuple[int, ...]) -> list[AnyRecord]:
-    """Return the target assignment of an epoch, and members that have it."""
-    return [
-        *(target(name, *numbers, kind=STREAMS) for name, numbers in tasks.items()),
-        TargetEpoch(epoch, 1, STREAMS),
-        *(has(name, epoch, *numbers, kind=STREAMS) for name, numbers in tasks.items()),
-    ]
-
-
 FIRST = MemberSubscribed("a", streams_member("a", instance="i"), STREAMS)
-NOT_READY = at(1_000, FIRST, topology(), streams_epoch(2, -1), *settles(2, a=()))
-BEGUN = (*NOT_READY, *at(3_000, streams_epoch(3, 0), *settles(3, a=(0, 1))))
+NOT_READY = at(1_000, FIRST, topology(), streams_epoch(2, -1), *settles(STREAMS, 2, a=()))
+BEGUN = (*NOT_READY, *at(3_000, streams_epoch(3, 0), *settles(STREAMS, 3, a=(0, 1))))
 
 
 EMPTY = at(6_000, *removed("a", STREAMS), streams_epoch(4))

@@ -1,18 +1,25 @@
-"""The page of share groups, of this coordinator and of others, and of streams groups that are observed."""
+"""The page of share groups of this coordinator and of others, their deliveries, and of streams groups."""
 
 import pytest
 
+from kafka_why.contract.deliveries import GONE, Counted
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.view import view_of as observed_view_of
+from kafka_why.page.deliveries import CACHE_MS, DeliveriesCache
 from kafka_why.page.findings import FindingKind
 from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.members import view_members
 from kafka_why.page.overview import Overview
+from kafka_why.page.words import thousands
+from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import analyze
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
-from tests.unit.kafka_why.page_facts import facts, fleet_of
+from tests.unit.kafka_why.page_facts import facts, fleet_of, view
+from tests.unit.kafka_why.test_deliveries import counted, report, row, suspect
+from tests.unit.kafka_why.test_page_access import answer, serving
 
 BEGUN = ("topics orders=3", "at 10s", "share A e0", "at 11s", "init watcher partitions[orders 0]")
 JOINED = ("at 12s", "share A e2", "at 15s", "share B e0")
@@ -126,3 +133,62 @@ def test_observed_share_group_has_members_rebalances_and_a_picture(
     assert page.rebalances[0].moved == 2
     assert page.findings == []
     assert page.picture.lanes
+
+
+POISON = suspect(deliveries=5, releases=5, released_by=("<b>a</b>", "b"), is_last=True, outcome=GONE)
+
+
+def read_deliveries(group_id: str, from_ms: int, to_ms: int) -> DeliveryReport | None:
+    record = counted([row("<b>a</b>", accepted=1_500, released=3)], (POISON,))
+    return report(group_id, [(to_ms, record)], from_ms, to_ms) if group_id == "queue" else None
+
+
+def without(group_id: str, since_ms: int) -> History:
+    raise HistoryUnavailable(f"group {group_id} is unknown")
+
+
+def test_share_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
+    with serving(read=without, deliveries=DeliveriesCache(read_deliveries)) as listening:
+        status, _, body = answer(listening, "/group?id=queue")
+        assert status == 200
+        text = body.decode()
+        assert "orders-0@4711: delivered 5 times (limit 5), released 5 times by " in text
+        assert "1 record fails, and others pass: probably poison" in text
+        assert f">{thousands(1_500)}</td>" in text
+        assert "<b>a</b>" not in text, "a member chooses its id"
+        assert answer(listening, "/group?id=another")[0] == 404
+
+
+def test_only_the_page_of_a_share_group_shows_deliveries() -> None:
+    fleet = fleet_of(observed_view("queue", 19), view("other"))
+    with serving(fleet=fleet, read=without, deliveries=DeliveriesCache(read_deliveries)) as listening:
+        shared, other = (answer(listening, f"/group?id={name}")[2].decode() for name in ("queue", "other"))
+    assert "orders-0@4711" in shared
+    assert "Members</h2>" in shared
+    assert "Deliveries" not in other
+
+
+def test_delivery_report_is_cached_for_some_seconds() -> None:
+    asked: list[str] = []
+
+    def count(group_id: str, from_ms: int, to_ms: int) -> DeliveryReport | None:
+        asked.append(group_id)
+        return read_deliveries(group_id, from_ms, to_ms)
+
+    kept = DeliveriesCache(count)
+    for at_ms in (0, CACHE_MS - 1, CACHE_MS):
+        assert kept.report("queue", (at_ms, at_ms + 10 * CACHE_MS)) is not None
+    assert len(asked) == 2
+    for number in range(100):
+        kept.report(f"g{number}", (0, 1))
+    assert len(kept._known) <= 32
+
+
+def test_rows_beyond_the_bound_are_counted() -> None:
+    def many(group_id: str, from_ms: int, to_ms: int) -> DeliveryReport | None:
+        rows = [row("a", number, accepted=1) for number in range(700)]
+        return report(group_id, [(from_ms, counted(rows, others=Counted()))], from_ms, to_ms)
+
+    found = DeliveriesCache(many).view("queue", (0, 1))
+    assert found is not None
+    assert (len(found.rows), found.rows_left_out) == (500, 201)

@@ -12,18 +12,9 @@ from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
 from kafka_why.why.report import names_in, report
 from kafka_why.why.text import details
 from tests.harness.histories import Recorder
+from tests.unit.kafka_why.test_page_findings import SETTLED
 
 DATA = Path(__file__).parents[2] / "data"
-SETTLED = (
-    "config group.initial.rebalance.delay.ms=0",
-    "at 0s",
-    "join a api=3 session=60s",
-    "sync a assign=@a:t-0",
-    "join b api=3 session=60s",
-    "join a id=@a",
-    "sync a assign=@a:t-0,@b:t-1",
-    "sync b",
-)
 
 
 def recorded(name: str) -> list[bytes]:
