@@ -44,6 +44,11 @@ def workloads() -> list[dict[str, Any]]:
     return found
 
 
+def containers() -> Iterator[dict[str, Any]]:
+    for workload in workloads():
+        yield from workload["spec"]["template"]["spec"]["containers"]
+
+
 def pod_of(kind: str, name: str) -> dict[str, Any]:
     pod: dict[str, Any] = of(kind, name)["spec"]["template"]["spec"]
     return pod
@@ -81,8 +86,7 @@ def test_the_kustomization_has_every_file_and_the_projects_version() -> None:
     assert kustomization["namespace"] in names("Namespace")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert kustomization["images"] == [{"name": project["name"], "newTag": __version__}]
-    images = {c["image"] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
-    assert images == {f"{project['name']}:{__version__}"}
+    assert {container["image"] for container in containers()} == {f"{project['name']}:{__version__}"}
 
 
 def test_workload_selects_its_own_pods_and_names_existing_objects() -> None:
@@ -109,9 +113,9 @@ def test_no_pod_has_more_rights_than_it_needs() -> None:
         assert pod["automountServiceAccountToken"] is False
         assert pod["enableServiceLinks"] is False, "SPARK_MASTER_PORT of a service would be taken for a port"
         assert pod["securityContext"]["runAsNonRoot"] is True
-        for container in pod["containers"]:
-            assert container["securityContext"]["allowPrivilegeEscalation"] is False
-            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+    for container in containers():
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
 
 
 def test_services_lead_to_ports_of_their_pods() -> None:
@@ -125,16 +129,9 @@ def test_services_lead_to_ports_of_their_pods() -> None:
         assert {port["name"]: port["port"] for port in service["spec"]["ports"]}.items() <= ports.items()
 
 
-def probes() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for workload in workloads():
-        for container in workload["spec"]["template"]["spec"]["containers"]:
-            for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-                if name in container:
-                    yield container, container[name]
-
-
 def test_probes_ask_ports_and_paths_that_are_served() -> None:
-    found = list(probes())
+    kinds = ("startupProbe", "readinessProbe", "livenessProbe")
+    found = [(it, it[name]) for it in containers() for name in kinds if name in it]
     assert len(found) >= 2 * len(workloads())
     for container, probe in found:
         named = {port["name"]: port["containerPort"] for port in container["ports"]}

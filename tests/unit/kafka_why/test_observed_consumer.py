@@ -5,21 +5,30 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import CONSUMER, EntryType
 from kafka_why.observed.records import (
     ClassicGroupRemoved,
     GroupEpoch,
     GroupEpochRemoved,
     MemberAssigned,
     MemberSubscribed,
-    MemberTarget,
     TargetEpoch,
 )
 from kafka_why.observed.view import view_of
-from tests.harness.observed_epochs import NAMES, Said, has, subscription, target
+from tests.harness.observed_epochs import (
+    NAMES,
+    Said,
+    group_removed,
+    has,
+    removed,
+    settles,
+    subscription,
+    target,
+)
 from tests.harness.observed_log import (
     G,
     Watched,
+    at,
     check_told,
     classic_member,
     committed,
@@ -33,14 +42,9 @@ from tests.harness.observed_log import (
 def test_group_removed_with_members_has_changed_its_protocol() -> None:
     entries = watch(
         *generations(generation(3, classic_member("a", 0, 1))),
-        Said(9_000, G, ClassicGroupRemoved()),
-        Said(9_000, G, MemberSubscribed("a-1", subscription("a"))),
-        Said(9_000, G, GroupEpoch(3, 7)),
-        Said(9_000, G, target("a-1", 0, 1)),
-        Said(9_000, G, TargetEpoch(3, 9_000)),
-        Said(9_000, G, has("a-1", 3, 0, 1)),
-        Said(9_100, G, MemberSubscribed("b", subscription("b"))),
-        Said(9_100, G, GroupEpoch(4, 7)),
+        *at(9_000, ClassicGroupRemoved(), MemberSubscribed("a-1", subscription("a")), GroupEpoch(3, 7)),
+        *at(9_000, target("a-1", 0, 1), TargetEpoch(3, 9_000), has("a-1", 3, 0, 1)),
+        *joins("b", 4, 9_100),
     )
     converted = [entry for entry in entries if entry.type is EntryType.GROUP_CONVERTED]
     assert [(entry.rule, entry.targets) for entry in converted] == [("OB13", {"a-1": {"orders": [0, 1]}})]
@@ -49,29 +53,20 @@ def test_group_removed_with_members_has_changed_its_protocol() -> None:
 
 
 def joins(name: str, epoch: int, at_ms: int) -> tuple[Said, ...]:
-    return (Said(at_ms, G, MemberSubscribed(name, subscription(name))), Said(at_ms, G, GroupEpoch(epoch, 7)))
+    return at(at_ms, MemberSubscribed(name, subscription(name)), GroupEpoch(epoch, 7))
 
 
-def settles(epoch: int, at_ms: int, **partitions: tuple[int, ...]) -> tuple[Said, ...]:
-    return (
-        *(Said(at_ms, G, target(name, *numbers)) for name, numbers in partitions.items()),
-        Said(at_ms, G, TargetEpoch(epoch, at_ms)),
-        *(Said(at_ms, G, has(name, epoch, *numbers)) for name, numbers in partitions.items()),
-    )
+def has_settled(epoch: int, at_ms: int, **partitions: tuple[int, ...]) -> tuple[Said, ...]:
+    return at(at_ms, *settles(CONSUMER, epoch, **partitions))
 
 
 def leaves(name: str, epoch: int, at_ms: int) -> tuple[Said, ...]:
-    return (
-        Said(at_ms, G, MemberAssigned(name, None)),
-        Said(at_ms, G, MemberTarget(name, None)),
-        Said(at_ms, G, MemberSubscribed(name, None)),
-        Said(at_ms, G, GroupEpoch(epoch, 7)),
-    )
+    return at(at_ms, *removed(name, CONSUMER), GroupEpoch(epoch, 7))
 
 
-ALONE = (*joins("a", 2, 1_000), *settles(2, 1_000, a=(0, 1)))
+ALONE = (*joins("a", 2, 1_000), *has_settled(2, 1_000, a=(0, 1)))
 COMMITTED = Said(3_000, G, committed(1, 5, 3_000))
-BOTH = (*ALONE, *joins("b", 3, 2_000), *settles(3, 2_000, a=(0,), b=(1,)))
+BOTH = (*ALONE, *joins("b", 3, 2_000), *has_settled(3, 2_000, a=(0,), b=(1,)))
 STATIC = subscription("a", instance="i")
 
 
@@ -95,9 +90,7 @@ STATIC = subscription("a", instance="i")
             (
                 *ALONE,
                 *joins("b", 3, 5_000),
-                *(Said(5_000, G, record) for record in (target("a", 0), target("b", 1))),
-                Said(5_000, G, TargetEpoch(3, 5_000)),
-                Said(5_000, G, has("b", 3, state=2)),
+                *at(5_000, target("a", 0), target("b", 1), TargetEpoch(3, 5_000), has("b", 3, state=2)),
                 Said(5_200, G, has("a", 2, 0, state=1, revoking=(1,))),
                 Said(6_000, G, has("a", 3, 0)),
                 Said(6_500, G, has("b", 3, 1)),
@@ -122,10 +115,9 @@ STATIC = subscription("a", instance="i")
         ),
         pytest.param(
             (
-                Said(1_000, G, MemberSubscribed("a", subscription("a"))),
-                Said(1_000, G, GroupEpoch(9, 7)),
+                *joins("a", 9, 1_000),
                 COMMITTED,
-                *settles(9, 4_000, a=(0, 1)),
+                *has_settled(9, 4_000, a=(0, 1)),
                 *leaves("a", 10, 9_000),
             ),
             [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
@@ -152,14 +144,11 @@ STATIC = subscription("a", instance="i")
         ),
         pytest.param(
             (
-                Said(1_000, G, MemberSubscribed("a", STATIC)),
-                Said(1_000, G, GroupEpoch(2, 7)),
-                *settles(2, 1_000, a=(0, 1)),
+                *at(1_000, MemberSubscribed("a", STATIC), GroupEpoch(2, 7)),
+                *has_settled(2, 1_000, a=(0, 1)),
                 Said(5_000, G, has("a", -2, 0, 1)),
                 *leaves("a", 2, 7_000)[:3],
-                Said(7_000, G, MemberSubscribed("a2", STATIC)),
-                Said(7_000, G, target("a2", 0, 1)),
-                Said(7_000, G, has("a2", 2, 0, 1)),
+                *at(7_000, MemberSubscribed("a2", STATIC), target("a2", 0, 1), has("a2", 2, 0, 1)),
             ),
             [
                 ("MemberLeftTemporarily", "a", "OB25"),
@@ -173,8 +162,7 @@ STATIC = subscription("a", instance="i")
             (
                 *ALONE,
                 *leaves("a", 3, 9_000),
-                Said(99_000, G, TargetEpoch(None, None)),
-                Said(99_000, G, GroupEpochRemoved()),
+                *at(99_000, *group_removed(CONSUMER)),
             ),
             [("GroupDeleted", None, "OB12")],
             {},
@@ -183,12 +171,8 @@ STATIC = subscription("a", instance="i")
         pytest.param(
             (
                 *BOTH,
-                Said(9_000, G, MemberAssigned("a", None)),
-                Said(9_000, G, MemberAssigned("b", None)),
-                Said(9_000, G, TargetEpoch(None, None)),
-                Said(9_000, G, MemberSubscribed("a", None)),
-                Said(9_000, G, MemberSubscribed("b", None)),
-                Said(9_000, G, GroupEpochRemoved()),
+                *at(9_000, MemberAssigned("a", None), MemberAssigned("b", None), TargetEpoch(None, None)),
+                *at(9_000, MemberSubscribed("a", None), MemberSubscribed("b", None), GroupEpochRemoved()),
                 Said(9_000, G, generation(3, classic_member("b", 1))),
             ),
             [],
@@ -217,9 +201,8 @@ def test_compacted_records_of_a_group_make_no_history() -> None:
     watched = Watched().take(
         (
             Said(1_000, G, MemberSubscribed("a", subscription("a"))),
-            Said(2_000, G, MemberSubscribed("b", subscription("b"))),
-            Said(2_000, G, GroupEpoch(9, 7)),
-            *settles(9, 2_000, a=(0,), b=(1,)),
+            *joins("b", 9, 2_000),
+            *has_settled(9, 2_000, a=(0,), b=(1,)),
         )
     )
     assert watched.history == []
@@ -232,5 +215,5 @@ def test_compacted_records_of_a_group_make_no_history() -> None:
 
 def test_compacted_records_of_a_converted_group_make_no_history() -> None:
     members = [Said(1_000, G, MemberSubscribed(name, subscription(name))) for name in ("a", "b")]
-    first_epoch = (Said(1_000, G, GroupEpoch(2, 7)), *settles(2, 1_000, a=(0,), b=(1,)))
+    first_epoch = (Said(1_000, G, GroupEpoch(2, 7)), *has_settled(2, 1_000, a=(0,), b=(1,)))
     assert watch(Said(1_000, G, ClassicGroupRemoved()), *members, *first_epoch) == []

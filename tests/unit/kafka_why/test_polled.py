@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from struct import pack
 
 import pytest
+from msgspec.structs import replace
 
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import (
-    Assignment,
     Subscription,
     TopicPartition,
-    encode_assignment,
     encode_subscription,
 )
+from kafka_why.escaping import VisibleText
 from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
@@ -22,7 +22,7 @@ from kafka_why.why.history import History
 from kafka_why.why.live_sources import BrokersClock
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
-from kafka_why.wording import VisibleText
+from tests.harness.observed_log import classic_member
 
 G = "g"
 ORDERS = pack(">16s", b"orders")
@@ -31,18 +31,8 @@ Poll = ClassicPoll | EpochsPoll | None
 
 def member(name: str, *partitions: int, joined_in: int | None = None) -> ClassicMember:
     """Return a member of a classic group that was in generation `joined_in` when it joined."""
-    held = tuple(TopicPartition("orders", n) for n in partitions)
-    subscription = Subscription(("orders",), None, (), joined_in, None)
-    return ClassicMember(
-        member_id=f"{name}-1",
-        group_instance_id=None,
-        client_id=name,
-        client_host="/10.0.0.1",
-        session_timeout_ms=0,
-        rebalance_timeout_ms=0,
-        subscription=encode_subscription(subscription),
-        assignment=encode_assignment(Assignment(held, None)),
-    )
+    subscription = encode_subscription(Subscription(("orders",), None, (), joined_in, None))
+    return replace(classic_member(name, *partitions), subscription=subscription)
 
 
 def classic(state: str, *members: ClassicMember) -> ClassicPoll:

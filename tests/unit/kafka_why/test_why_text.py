@@ -10,7 +10,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.history import why_nothing
 from kafka_why.why.report import report, with_returns
 from kafka_why.why.text import report_text
-from kafka_why.wording import Clock, Names, duration_text, is_bare, parse_since
+from kafka_why.why.wording import Clock, Names, is_bare, parse_since
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import END_MS, STORY
 
@@ -188,14 +188,6 @@ UUID = "4f0c9c1e-31a4-4d59-9c1e-0a5f3f2b7c6d"
 )
 def test_bare_uuid_is_recognized_as_a_member_id_without_client_name(member_id: str, expected: bool) -> None:
     assert is_bare(member_id) is expected
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [(0, "0 ms"), (999, "999 ms"), (61_200, "61.2 s"), (725_000, "12 min 5 s"), (18_180_000, "5 h 3 min")],
-)
-def test_duration_text_is_readable(ms: int, text: str) -> None:
-    assert duration_text(ms) == text
 
 
 @pytest.mark.parametrize(
