@@ -18,9 +18,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.console import EscapingConsole
-from kafka_why.cli.output import configure_logs, show, show_data, show_encoded, show_json, show_stderr
-from kafka_why.cli.terminal import GuardedTerminal, guard_terminals, unguarded
+from cli.live_view import EscapingConsole
+from kafka_why.cli.output import (
+    GuardedTerminal,
+    configure_logs,
+    guard_terminals,
+    show,
+    show_data,
+    show_encoded,
+    show_json,
+    show_stderr,
+    unguarded,
+)
 
 HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
 SHOWN = r"orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"

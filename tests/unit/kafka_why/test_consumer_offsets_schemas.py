@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 
 from embedded.java import find_java
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.observed.consumer_offsets.partition import redpandas_partition, xxh64
-from kafka_why.observed.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, schemas
+from kafka_why.observed.consumer_offsets.schemas import (
+    SCHEMAS,
+    UnknownRecord,
+    read,
+    redpandas_partition,
+    schemas,
+    xxh64,
+)
 from kafka_why.observed.records import ClassicGeneration
 from kafka_why.wire.primitives import ProtocolError, Schema, attribute_of, in_versions, is_nullable
 from tests.harness.coordinator_schemas import as_text, of_kafka

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.notify.courier import (
+    FILE,
     FIRST_PAUSE_S,
     KEEP_INTERVAL_S,
     LONGEST_PAUSE_S,
@@ -21,13 +22,12 @@ from kafka_why.notify.courier import (
     MINUTE_S,
     BackOff,
     Courier,
+    Kept,
     RateLimit,
 )
-from kafka_why.notify.messages import KINDS, Filter, Message, Status
-from kafka_why.notify.outbox import Outbox, Position
+from kafka_why.notify.messages import KINDS, Filter, Message, Outbox, Position, Status
 from kafka_why.notify.receiver import Answer, Verdict
 from kafka_why.notify.request_bodies import SHAPES, Shape
-from kafka_why.notify.state_file import FILE, Kept
 from tests.unit.kafka_why.notify_messages import alarm, rebalance, stuck
 
 TOPIC = "group-coordinator-events"

@@ -5,11 +5,9 @@ from kafka import TopicPartition
 from structlog.testing import capture_logs
 
 from kafka_why.lag.definitions import STUCK_MS, LogBounds
-from kafka_why.notify.episodes import Episodes, Trouble
 from kafka_why.notify.events import within
-from kafka_why.notify.messages import ALARM, KINDS, Filter, Message, Status
-from kafka_why.notify.outbox import Position
-from kafka_why.notify.problems import Sources, alarm_of
+from kafka_why.notify.messages import ALARM, KINDS, Filter, Message, Position, Status
+from kafka_why.notify.problems import Episodes, Sources, Trouble, alarm_of
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.overview import Overview
 from kafka_why.page.topics_followers import ServiceTopics

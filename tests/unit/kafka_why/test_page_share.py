@@ -2,8 +2,8 @@
 
 import pytest
 
-from kafka_why.contract.deliveries import GONE, Counted
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.telemetry import GONE, Counted
 from kafka_why.observed.view import view_of as observed_view_of
 from kafka_why.page.deliveries import CACHE_MS, DeliveriesCache
 from kafka_why.page.findings import FindingKind
@@ -11,7 +11,7 @@ from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.members import view_members
 from kafka_why.page.overview import Overview
 from kafka_why.page.words import thousands
-from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.deliveries.report import DeliveryReport
 from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import analyze
 from state.kafka.protocols import view_of

@@ -13,7 +13,6 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
     encode_subscription,
 )
-from kafka_why.escaping import VisibleText
 from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
@@ -22,6 +21,7 @@ from kafka_why.why.history import History
 from kafka_why.why.live_sources import BrokersClock
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
+from kafka_why.wording import VisibleText
 from tests.harness.observed_log import classic_member
 
 G = "g"

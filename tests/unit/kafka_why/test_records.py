@@ -19,10 +19,13 @@ from kafka_why.contract.codec import (
     decode_request,
     encode,
     is_clock_record,
+    is_pack,
+    pack,
     refuse,
     refuse_unread,
+    slot_of,
+    unpack,
 )
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -32,8 +35,7 @@ from kafka_why.contract.kafka.requests import (
     TopicMetadata,
 )
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import ReleaseGroup
-from kafka_why.contract.pack import is_pack, pack, slot_of, unpack
+from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_packs
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}

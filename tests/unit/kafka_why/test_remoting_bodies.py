@@ -14,7 +14,7 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
 from kafka_why.remoting import answers, bodies
-from kafka_why.remoting.routes import BrokerData, decode_cluster, decode_route, rewrite_addresses
+from kafka_why.remoting.answers import BrokerData, decode_cluster, decode_route, rewrite_addresses
 from kafka_why.remoting.strict_json import MalformedFrame
 
 _CONSUMER = {

@@ -10,7 +10,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.history import why_nothing
 from kafka_why.why.report import report, with_returns
 from kafka_why.why.text import report_text
-from kafka_why.why.wording import Clock, Names, is_bare, parse_since
+from kafka_why.wording import Clock, Names, is_bare, parse_since
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import END_MS, STORY
 

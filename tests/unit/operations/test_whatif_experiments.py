@@ -16,15 +16,20 @@ from checkpoints.export_file import ExportedGroup
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, SyncGroup
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from kafka_why.why.wording import Clock
-from operations.replay.recording import Line, RecordBytes, RecordingHeader, RequestLine, StartLine
-from operations.replay.recording_file import RecordingFile
-from operations.whatif.answer import answer
+from kafka_why.wording import Clock
+from operations.replay.recording import (
+    Line,
+    RecordBytes,
+    RecordingFile,
+    RecordingHeader,
+    RequestLine,
+    StartLine,
+)
 from operations.whatif.changes import parse_changes
 from operations.whatif.facts import ClientFleet
 from operations.whatif.figures import RunFigures
 from operations.whatif.run import GroupLog, WhatIfError, log_of, open_loop
-from operations.whatif.text import answer_text, summary
+from operations.whatif.text import answer, answer_text, summary
 from operations.whatif.validation import MatchKind, validate
 from state.config import Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
