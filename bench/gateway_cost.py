@@ -29,8 +29,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.failures import failed
 from gateway.coordinator.groups import KnownGroup
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import SHARE_VERSION, Coordinators

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cli.processes.child import Child
-from streaming.observing.query import DEFAULT_PREFIX
+from streaming.observing.service import DEFAULT_PREFIX
 
 PARTITIONS = 6
 START_S, WAIT_S, CLOCK_POLL_S = 180.0, 300.0, 0.5

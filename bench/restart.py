@@ -126,12 +126,12 @@ def _serve(
     spark: dict[str, str],
 ) -> None:
     from embedded.child_jvm import HOST
-    from gateway.net.options import GatewayOptions
+    from gateway.net.server import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address
     from kafka_why.contract.service import ServicePhase
     from streaming.service.coordinator import Coordinator
-    from streaming.service.options import Options
+    from streaming.service.starts import Options
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
     imported_s = time.time()

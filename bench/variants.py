@@ -24,8 +24,8 @@ from streaming.service import coordinator as service
 from streaming.service.clock.pace import REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
 from streaming.service.query.batches import ProgressReader
+from streaming.service.starts import Options
 from streaming.service.topics import prepare_topics
 
 START_TIMEOUT_S = 180.0

@@ -6,7 +6,7 @@ and scans for deadlines in each batch.
 
 The version of the row covers the map only: each entry has the version of its group, and an unchanged group
 keeps its encoding when others of its shard change. Decoding is strict: a missing or an extra field is
-refused. A group of an earlier version is migrated version by version (`checkpoints.codec`).
+refused. A group of an earlier version is migrated version by version (`EARLIER`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from kafka_why.observed.group import ObservedGroup
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
@@ -228,3 +229,28 @@ def _check_version(name: str, version: int) -> None:
     if version != STATE_VERSION and version not in EARLIER:
         readable = ", ".join(map(str, sorted({*EARLIER, STATE_VERSION})))
         raise StateError(f"{name} is of version {version}; this code reads version {readable}")
+
+
+# The encoding of an observed group in the state row of its shard (`checkpoints.codec`).
+
+
+OBSERVED_VERSION = 2
+"""The version of the groups that this code writes and reads."""
+
+_observed_group = msgspec.msgpack.Decoder(ObservedGroup)
+
+
+def encode_observed(group: ObservedGroup) -> StoredGroup:
+    """Encode a group. It has no deadlines."""
+    return StoredGroup(OBSERVED_VERSION, None, _encoder.encode(group))
+
+
+def decode_observed(group_id: str, entry: StoredGroup) -> ObservedGroup:
+    """Decode a group. Raises StateError, which names the group, for another version or a damaged group."""
+    name = f"observed group {group_id!r}"
+    if entry.version != OBSERVED_VERSION:
+        raise StateError(f"{name} is of version {entry.version}; this code reads version {OBSERVED_VERSION}")
+    try:
+        return _observed_group.decode(entry.group)
+    except msgspec.DecodeError as error:
+        raise StateError(f"{name} (version {entry.version}) is damaged: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from checkpoints.files import Files
+from checkpoints.metadata import Files
 from kafka_why.local_files import FolderError
 
 SPARK = "spark"

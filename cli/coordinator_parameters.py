@@ -8,7 +8,7 @@ from typing import Any
 import click
 import re2
 
-from embedded.broker_settings import check_broker_settings
+from embedded.broker import check_broker_settings
 from gateway.net.advertised import parse_templates
 from kafka_why.cli.parameters import Command, ParsedOption, WholeNumber, as_object, with_options
 from kafka_why.connections.client_config import ClientConfig

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StateError
-from checkpoints.export_file import ExportError
+from checkpoints.sealed_file import ExportError
 from cli.coordinator_parameters import PLACE
 from cli.spark_options import SPARK_CONF
 from embedded.broker import BrokerFailed, EmbeddedBroker
@@ -28,8 +28,7 @@ from streaming.query.jvm import SparkFailed
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.stored_state.continuation import NotContinued
-from streaming.service.stored_state.moving import MoveRefused
-from streaming.service.stored_state.reading import StateNotRead
+from streaming.service.stored_state.moving import MoveRefused, StateNotRead
 from streaming.service.stored_state.rollback import RollbackRefused
 
 Command = TypeVar("Command", bound=Callable[..., Any])

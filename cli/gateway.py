@@ -15,11 +15,10 @@ from prometheus_client import CollectorRegistry
 from cli.gateway_options import Listening, gateway_options
 from cli.gateway_processes import ProcessFailed, ProcessOptions, ServedGateway, serving_processes
 from cli.rocketmq_options import NAME_SERVERS, RocketmqListening, rocketmq_options
-from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
 from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
-from gateway.running import RunningGateway
+from gateway.running import CHECKS, LISTENING, Checks, RunningGateway
 from gateway.service import STARTUP_ERRORS, running
 from kafka_why.cli.output import configure_logs, show, show_data, show_encoded
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, with_options

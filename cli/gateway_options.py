@@ -11,7 +11,7 @@ from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import SETTINGS, Limits
 from gateway.net.advertised import Template
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.quotas import read_quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS

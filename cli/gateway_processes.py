@@ -21,10 +21,9 @@ from typing import Protocol, TypeVar
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
-from gateway.health import Checks
 from gateway.metrics.numbers import Numbers, added, without_gauges
-from gateway.net.listening import CannotListen
-from gateway.running import LOOP_TIMEOUT_S, RunningGateway
+from gateway.net.listener import CannotListen
+from gateway.running import LOOP_TIMEOUT_S, Checks, RunningGateway
 from gateway.service import STARTUP_ERRORS, running
 from kafka_why.cli.output import configure_logs
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads

@@ -26,16 +26,16 @@ from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.web import WebUnavailable
 from streaming.observing.pipeline import COUNTS
-from streaming.observing.query import (
+from streaming.observing.service import (
     DEFAULT_BATCH_INTERVAL_MS,
     DEFAULT_POLL_INTERVAL_MS,
     DEFAULT_PREFIX,
     DEFAULT_STATE_PARTITIONS,
     FOLDER_BATCH_INTERVAL_MS,
     POLL_INTERVAL_MAX_MS,
+    Observer,
     ObserverOptions,
 )
-from streaming.observing.service import Observer
 from streaming.query.jvm import SparkFailed
 from streaming.service.topics import TopicsError
 

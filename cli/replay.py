@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportFile
+from checkpoints.sealed_file import ExportFile
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import cluster, data_dir_option, reported_as
 from kafka_why.cli.output import configure_logs, show, show_json, show_stderr

@@ -13,10 +13,9 @@ import click
 
 from cli.coordinator_parameters import checked_pairs
 from gateway.limits import Limits
-from gateway.rocketmq.addresses import AddressTemplate, BrokerPorts, parse_broker_port
+from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts, parse_broker_port
 from gateway.rocketmq.options import DRAIN_TIMEOUT_S, ROCKETMQ_SETTINGS, RocketmqOptions, rocketmq_limits
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import SecurityError
+from gateway.security.authentication import ListenerSecurity, SecurityError
 from kafka_why.cli.parameters import (
     ADDRESS,
     HOST,

@@ -32,8 +32,8 @@ from kafka_why.service_folder import ServiceFolder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
 from streaming.service.ownership.owner import NotOwner
+from streaming.service.starts import Options
 from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (

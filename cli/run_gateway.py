@@ -14,15 +14,13 @@ from kafka.errors import KafkaError
 from cli.gateway_options import Listening
 from cli.rocketmq_options import RocketmqListening
 from embedded.rocketmq import EmbeddedRocketMq
-from gateway.health import CHECKS, COORDINATOR, LISTENING, Checks
-from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
-from gateway.metrics.counts import BUCKETS_S
-from gateway.metrics.numbers import Numbers
-from gateway.net.options import GatewayOptions
+from gateway.metrics.numbers import BUCKETS_S, Numbers
+from gateway.net.server import GatewayOptions
 from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
 from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
-from gateway.running import RunningGateway
+from gateway.running import CHECKS, COORDINATOR, LISTENING, Checks, RunningGateway
+from gateway.running import Checks as GatewayChecks
 from gateway.service import STARTUP_ERRORS, running
 from kafka_why.cli.output import show_stderr
 from kafka_why.cli.parameters import ParsedOption
@@ -36,7 +34,7 @@ from kafka_why.service_state import Durations, GatewayState, durations
 from kafka_why.topic_reader import ClientError
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 
 EMBEDDED = "embedded"
 _ROCKETMQ = "rocketmq"

@@ -29,7 +29,7 @@ from kafka_why.metrics.series import SeriesBounds
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
-from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options
+from streaming.service.starts import REPLICA_BATCH_INTERVAL_MS, Options
 from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 
 NO_GATEWAY = "--no-gateway"

@@ -16,7 +16,7 @@ from kafka_why.lifetimes import Closeable
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
-from streaming.service.backoff import backoff_s
+from streaming.service.starts import backoff_s
 
 _WORKS_S = 60.0
 _END_GRACE_S = 3.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from embedded.broker_settings import write_settings
+from embedded.broker import write_settings
 from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
 from embedded.jars import jar_paths
 from embedded.java import QUICK_COMPILER, find_java

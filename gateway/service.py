@@ -12,18 +12,14 @@ from gateway.authorization.acls import AclsUnreadable
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
-from gateway.health import kafka_readiness
-from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.loop_watch import loop_watched
-from gateway.net.limits.connections import allow_open_files, files_for
-from gateway.net.listening import CannotListen
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.metrics.numbers import GatewayCounts
+from gateway.net.listener import CannotListen, allow_open_files, files_for
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.quotas import QuotaRules, Quotas, QuotasError, read_quotas
-from gateway.running import RunningGateway, Started, running_on_thread
-from gateway.security.settings import SecurityError
-from gateway.telemetry.service import ClientTelemetry
-from gateway.telemetry.writer import TelemetryWriter, expect_topic, telemetry_writer
+from gateway.running import RunningGateway, Started, kafka_readiness, running_on_thread
+from gateway.security.authentication import SecurityError
+from gateway.telemetry.service import ClientTelemetry, TelemetryWriter, expect_topic, telemetry_writer
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles

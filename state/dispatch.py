@@ -13,13 +13,12 @@ from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType, ReleaseGroup
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
-from state.inputs import Failed, Outage, Quarantine, Received
-from state.kafka import step as kafka
+from state.kafka import protocols as kafka
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import CONFIGS_ONLY
 from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
-from state.protocol import StoredKind
+from state.protocol import Failed, Outage, Quarantine, Received, StoredKind
 from state.rocketmq import context as rocketmq_context
 from state.rocketmq import protocol as rocketmq
 from state.rocketmq.group import RocketMqGroup, ScanDue
@@ -63,7 +62,7 @@ _REFUSALS = {request: refusal for kind in _STORED for request, refusal in kind.r
 def step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Apply one event to a group of any protocol (`state.kafka.step.step`,
+    """Apply one event to a group of any protocol (`state.kafka.protocols.step`,
     `state.rocketmq.protocol.step`).
     """
     requested = None

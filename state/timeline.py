@@ -30,7 +30,7 @@ from state.dispatch import (
     next_deadline_ms,
     step,
 )
-from state.inputs import Failed, Outage, Quarantine, Received
+from state.protocol import Failed, Outage, Quarantine, Received
 
 # The time of a log, cut at the outages and at the changes of the configuration.
 #

@@ -229,9 +229,9 @@ def test_folders_for_data_are_private() -> None:
     }
     assert makers == {
         "kafka_why/local_files.py",
-        "embedded/ivy.py",
+        "embedded/java.py",
         "embedded/jars.py",
         "streaming/observing/output_folder.py",
         "streaming/query/class_archive.py",
-        "streaming/query/seeding.py",
+        "streaming/query/pipeline.py",
     }

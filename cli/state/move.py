@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportFile
+from checkpoints.sealed_file import ExportFile
 from cli.coordinator_parameters import SHARDS
 from cli.data_folder import (
     PLACE_OPTION,

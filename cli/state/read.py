@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportedGroup, ExportFile
+from checkpoints.sealed_file import ExportedGroup, ExportFile
 from cli.data_folder import (
     coordinator_folder,
     data_dir_option,
@@ -33,7 +33,7 @@ from operations.stored.frames import answer_json, answer_text, create_views, wri
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.text import group_text, table_text, time_text
 from state.kafka.group import ConfigsOnly
-from streaming.service.stored_state.reading import StoredState, read_stored
+from streaming.service.stored_state.moving import StoredState, read_stored
 
 
 @click.command()

@@ -24,11 +24,10 @@ from gateway.apis import (
     telemetry,
     transactions,
 )
-from gateway.apis.api import Api, Passed, Rewrite, Screen
+from gateway.apis.api import Api, Passed, Rewrite, Screen, Screened, combine
 from gateway.apis.context import RequestContext, Services
-from gateway.apis.screened import Screened, combine
 from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, level_in
-from gateway.wire.newer_messages import NewerApiKey
+from gateway.wire.codec import NewerApiKey
 
 Row = TypeVar("Row", Api, Passed)
 

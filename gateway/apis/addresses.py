@@ -10,14 +10,12 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, may_describe_group
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import may_describe_group
 from gateway.apis.internal_topics import mark
 from gateway.upstream.connections import Address
 from gateway.wire import codec
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.messages import ErrorCode
 
 _FIRST_QUORUM_WITH_NODES = 2

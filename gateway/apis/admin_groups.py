@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
-from gateway.apis.api import Api, Passed
+from gateway.apis.api import (
+    Api,
+    Passed,
+    Screened,
+    group_operations,
+    may_delete_group,
+    may_describe_group,
+    may_on_cluster,
+)
 from gateway.apis.batch import answer_per_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import group_operations, may_delete_group, may_describe_group, may_on_cluster
-from gateway.apis.screened import Screened
 from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.apis.slices import batches
 from gateway.authorization.acls import Operation, ResourceType
@@ -25,8 +31,7 @@ from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_M
 from gateway.coordinator.fresh_groups import Listing
 from gateway.coordinator.groups import KnownGroup
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.schema_encoder import EncodedList
 from kafka_why.contract.kafka.requests import DeleteGroup, DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from gateway.apis.api import Screened
 from gateway.apis.context import RequestContext
 from gateway.apis.group_configs import is_coordinators
-from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import codec, offload
 from gateway.wire.codec import Fields

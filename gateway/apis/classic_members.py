@@ -14,15 +14,13 @@ from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
 from assignors.kafka.server_side import is_for_coordinator
-from gateway.apis.api import Api
+from gateway.apis.api import GROUP_REFUSED, Api, described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import GROUP_REFUSED, described_topics, may_read_group
 from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire import offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.heartbeats import decode_heartbeat
 from kafka_why.contract.kafka.requests import (
     Heartbeat,

@@ -18,8 +18,8 @@ from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
+from gateway.coordinator.failures import too_large
 from gateway.coordinator.fresh_groups import FreshGroups
-from gateway.coordinator.oversized import too_large
 from gateway.deliveries.member import MemberDeliveries
 from gateway.deliveries.service import Deliveries
 from gateway.fairness import CapacityLimiter

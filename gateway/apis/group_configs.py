@@ -18,25 +18,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gateway.apis.api import Screen
+from gateway.apis.api import Change, Screen, Screened, chain
 from gateway.apis.batch import map_items
 from gateway.apis.context import RequestContext
 from gateway.apis.group_setting_docs import DOCUMENTATION
-from gateway.apis.screened import Change, Screened, chain
 from gateway.apis.slices import batches
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
 from kafka_why.contract.kafka.responses import GroupConfigValue
 from kafka_why.contract.messages import ErrorCode
-from state.config import CoordinatorConfig
+from state.config import KEPT_SETTINGS, CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
-from state.kafka.settings import KEPT_SETTINGS
 from state.kafka.share.heartbeat import SETTINGS
 
 _SHARE_PREFIXES = "share.", "errors.deadletterqueue."

@@ -11,8 +11,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.api import Api
 from gateway.apis.context import RequestContext
 from gateway.upstream.share_groups import SHARE_VERSION
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.messages import ErrorCode
 
 _FIRST_WITH_SOFTWARE = 3

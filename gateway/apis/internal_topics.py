@@ -15,12 +15,10 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Screen
+from gateway.apis.api import Screen, Screened
 from gateway.apis.context import RequestContext
-from gateway.apis.screened import Screened
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.framing import ProtocolError
 
 _DELETE_FIRST_BY_ID = 6

@@ -14,21 +14,20 @@ from kafka.protocol.api_key import ApiKey
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
-from gateway.apis.api import Api
-from gateway.apis.batch import answer_per_group
-from gateway.apis.context import Deferred, RequestContext, RequestedPatterns, Services
-from gateway.apis.guards import (
+from gateway.apis.api import (
     GROUP_REFUSED,
+    Api,
     group_operations,
     may_describe_group,
     may_describe_topic,
     may_read_group,
 )
+from gateway.apis.batch import answer_per_group
+from gateway.apis.context import Deferred, RequestContext, RequestedPatterns, Services
 from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
 from gateway.apis.topics import images_of, is_too_much, resolution_of
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.heartbeats import decode_consumer_heartbeat, decode_share_heartbeat
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupDescribe,

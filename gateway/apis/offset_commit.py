@@ -14,15 +14,13 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import GROUP_REFUSED, Api, may_delete_group, may_read_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import GROUP_REFUSED, may_delete_group, may_read_group, may_read_topic
 from gateway.apis.slices import Slices, Steps, at_once, batches
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, Outcomes, look_up, look_up_at_once
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,

@@ -15,16 +15,14 @@ from uuid import UUID
 from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, may_describe_group, may_describe_topic
 from gateway.apis.batch import map_items
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import may_describe_group, may_describe_topic
 from gateway.apis.slices import Slices
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
 from gateway.authorization.acls import Operation
 from gateway.upstream.connections import UpstreamLost
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.kafka.requests import OffsetFetch, TopicPartitions
 from kafka_why.contract.kafka.responses import FetchedTopic, OffsetFetchResponse
 from kafka_why.contract.messages import ErrorCode

@@ -10,14 +10,12 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
+from gateway.apis.api import ERRORS, Entries, Screened, TopicKey, may_on_cluster, topic_errors
 from gateway.apis.context import NO_SESSION, RequestContext
-from gateway.apis.guards import ERRORS, Entries, TopicKey, may_on_cluster, topic_errors
-from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.limits import MIB
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.framing import ProtocolError
 
 _FIRST_WITH_CREATION_FLAG = 4

@@ -13,9 +13,8 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import addresses, broker_configs, group_configs, internal_topics
-from gateway.apis.api import Passed, Screen
+from gateway.apis.api import ERRORS, Entries, Passed, Screen, Screened, may_on_cluster
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import ERRORS, Entries, may_on_cluster
 from gateway.apis.passed_guards import (
     guard_addition,
     guard_cluster,
@@ -28,14 +27,11 @@ from gateway.apis.passed_guards import (
     guard_producer_id,
     guard_transactions,
 )
-from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.log_text import quoted
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError, NewerApiKey
 from gateway.wire.framing import ProtocolError
-from gateway.wire.newer_messages import NewerApiKey
 
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 

@@ -22,19 +22,20 @@ from msgspec.structs import asdict
 
 from clients.coordinator_client import Header
 from gateway.apis import addresses, modern_groups, shares_at_brokers
-from gateway.apis.api import Api, Passed
-from gateway.apis.batch import map_items
-from gateway.apis.context import Deferred, RequestContext, Services
-from gateway.apis.guards import (
+from gateway.apis.api import (
     GROUP_REFUSED,
+    Api,
+    Passed,
+    Screened,
     may_delete_group,
     may_describe_group,
     may_describe_topic,
     may_read_group,
     may_read_topic,
 )
+from gateway.apis.batch import map_items
+from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.modern_groups import OFF
-from gateway.apis.screened import Screened
 from gateway.apis.shares_at_brokers import (
     CHANGE_REFUSED,
     are_at_brokers,
@@ -47,8 +48,7 @@ from gateway.apis.shares_at_brokers import (
 from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
 from gateway.wire import codec, offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.kafka.responses import (
     AlteredShareTopic,

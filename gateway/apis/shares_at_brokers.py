@@ -19,11 +19,12 @@ from uuid import UUID
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import addresses
-from gateway.apis.api import Passed, Screen
-from gateway.apis.context import CheckedTopics, RequestContext, Services
-from gateway.apis.guards import (
+from gateway.apis.api import (
     GROUP_REFUSED,
     Entries,
+    Passed,
+    Screen,
+    Screened,
     TopicKey,
     described_topics,
     group_operations,
@@ -34,15 +35,14 @@ from gateway.apis.guards import (
     may_read_topic,
     topic_errors,
 )
+from gateway.apis.context import CheckedTopics, RequestContext, Services
 from gateway.apis.passed_guards import CHANGED_MAX_BYTES
-from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.log_text import quoted
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
 from gateway.wire import offload
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.fetch_messages import error_of, with_member_id
 from gateway.wire.framing import ProtocolError
 from kafka_why.contract.messages import ErrorCode

@@ -2,7 +2,7 @@
 
 Without `--client-telemetry` both pass to the brokers. The rules are those of
 org.apache.kafka.server.ClientMetricsManager of Kafka 4.4. The metrics' receiver is the topic of
-`gateway.telemetry.writer`.
+`gateway.telemetry.service`.
 """
 
 import asyncio
@@ -11,14 +11,11 @@ from uuid import uuid4
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, may_read_group
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import may_read_group
-from gateway.telemetry.compression import ACCEPTED, CompressionType, PayloadError
-from gateway.telemetry.otlp import read_metrics
+from gateway.telemetry.otlp import ACCEPTED, CompressionType, PayloadError, read_metrics
 from gateway.telemetry.service import MAX_BYTES, ClientTelemetry, Pusher, is_valid_id, kafka_uuid, record_of
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.messages import ErrorCode
 
 _COMPRESSION_TYPES = frozenset(CompressionType)

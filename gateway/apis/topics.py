@@ -13,8 +13,8 @@ from uuid import UUID
 import structlog
 from msgspec import Struct, structs
 
+from gateway.apis.api import may_describe_topic
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import may_describe_topic
 from gateway.apis.slices import Steps, batches
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
@@ -22,7 +22,7 @@ from gateway.fairness import FairThread
 from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, ClusterTopic
 from gateway.upstream.connections import UpstreamLost
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import GatewayError
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.responses import PartitionError
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages

@@ -12,9 +12,8 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis.api import Api
+from gateway.apis.api import Api, transaction_error
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import transaction_error
 from gateway.apis.offset_commit import ValidPartitions, refused
 from gateway.apis.topics import Codes, look_up
 from gateway.authorization.acls import Operation
@@ -27,8 +26,7 @@ from gateway.upstream.transactions import (
     Transactions,
     TxnProducer,
 )
-from gateway.wire.codec import Fields
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.kafka.requests import TxnOffsetCommit
 from kafka_why.contract.messages import ErrorCode
 

@@ -19,11 +19,10 @@ from clients.pending import (
     RequestTooLarge,
     SettledRequest,
 )
-from gateway.coordinator.failures import failed, failure_of
-from gateway.coordinator.oversized import refused
+from gateway.coordinator.failures import failed, failure_of, refused
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning, quoted
-from gateway.metrics.counts import DurationHistogram
+from gateway.metrics.numbers import DurationHistogram
 from kafka_why.contract.messages import ErrorCode, Request, Response
 from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.topic_reader import ClientError

@@ -6,8 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics.counts import BUCKETS_S
-from gateway.metrics.numbers import FAMILIES, Family, Numbers, Values
+from gateway.metrics.numbers import BUCKETS_S, FAMILIES, Family, Numbers, Values
 
 PREFIX = "group_coordinator_gateway"
 _BOUNDS = [*map(floatToGoString, BUCKETS_S), "+Inf"]

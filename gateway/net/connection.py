@@ -17,10 +17,9 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
-from gateway.apis.api import Answer, Api
+from gateway.apis.api import Answer, Api, Screened
 from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
-from gateway.apis.screened import Screened
 from gateway.fairness import TENANT
 from gateway.net.dispatch import RequestOrdering
 from gateway.net.lifecycle import forget_frames

@@ -1,13 +1,22 @@
-"""The objects that the connections of a listener share, and the log lines about ended connections."""
+"""Listeners: the objects that their connections share, their opening, and the admission of connections."""
 
+import asyncio
+import resource
+import socket
+from asyncio import BaseProtocol, Future
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
 
 from gateway.apis.context import Services
 from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning
-from gateway.metrics.counts import GatewayCounts
+from gateway.metrics.numbers import DRAINING, TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, GatewayCounts
 from gateway.net.lifecycle import ClientGone
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.quotas import Quotas
@@ -15,6 +24,7 @@ from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.connections import Upstream
 from gateway.wire.framing import ProtocolError
+from kafka_why.connections.address import Address
 
 
 class AuthenticationFailed(ConnectionError):
@@ -71,3 +81,183 @@ class Listener:
     log_lines: ConnectionLog
     quotas: Quotas
     counts: GatewayCounts
+
+
+# Opening of listeners.
+
+
+_BACKLOG = 1_024
+
+
+class CannotListen(OSError):
+    """The gateway cannot listen on an address."""
+
+
+async def open_listener(
+    where: Address, protocol: Callable[[], BaseProtocol], *, shares_ports: bool = False
+) -> asyncio.Server:
+    """Listen on this address, where port 0 is any free port. With `shares_ports` other processes may listen
+    on the same port (SO_REUSEPORT). Raises CannotListen.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        # One address of a name that has several, because a free port is free at one address.
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        return await loop.create_server(
+            protocol, str(found[0][4][0]), where.port, backlog=_BACKLOG, reuse_port=shares_ports
+        )
+    except OSError as error:
+        raise CannotListen(f"cannot listen at {where}: {error}") from error
+
+
+def port_of(server: asyncio.Server) -> int:
+    """Return the port of a listener."""
+    return int(server.sockets[0].getsockname()[1])
+
+
+# The entrance of a gateway: its decision about each new connection, carried out.
+
+
+# Limits on connections: admission of new ones, and the number of files that the process may open.
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDecision:
+    """The decision about a new connection. `refused` is the limit that it exceeds, or None if it is accepted.
+    The gateway closes a refused connection, or begins to serve an accepted one, after `wait_s`.
+    """
+
+    refused: str | None = None
+    wait_s: float = 0.0
+
+
+_ACCEPTED = AdmissionDecision()
+
+
+class ConnectionAdmission:
+    """Admission of connections, which are counted by the client's IP address."""
+
+    def __init__(self, limits: Limits, quotas: Quotas) -> None:
+        self._limits = limits
+        self._quotas = quotas
+        self._by_ip: Counter[str] = Counter()
+        self._open = 0
+
+    def admit(self, address: str) -> AdmissionDecision:
+        """Decide about a new connection, and count it until `release` is called, even if it is refused."""
+        self._open += 1
+        self._by_ip[address] += 1
+        limits = self._limits
+        if self._open > limits.connections:
+            return AdmissionDecision(TOO_MANY)
+        if self._by_ip[address] > limits.connections_per_ip_overrides.get(address, limits.connections_per_ip):
+            return AdmissionDecision(TOO_MANY_OF_IP)
+        now_s = self._quotas.now_s()
+        bucket = self._quotas.connections_of(address)
+        if bucket is not None and not bucket.try_charge(now_s):
+            # Closed late, as a broker does, because a client that reconnects at once costs more.
+            return AdmissionDecision(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
+        every = self._quotas.all_connections
+        if every is not None and every.charge_exceeds(now_s):
+            return AdmissionDecision(wait_s=every.throttle_s(now_s))
+        return _ACCEPTED
+
+    def release(self, address: str) -> None:
+        """Stop counting a connection that has ended."""
+        self._open -= 1
+        self._by_ip[address] -= 1
+        if not self._by_ip[address]:
+            del self._by_ip[address]
+
+
+# The limit on open files of the process. Shells and service managers often allow 1,024, and each client needs
+# a connection to the gateway and one to its broker.
+
+
+# Listeners, the gateway's own connections, and other files of the process.
+_OWN_FILES = 500
+
+log = structlog.get_logger()
+
+
+def files_for(limits: Limits) -> int:
+    """Return the number of open files that the maximum number of clients needs."""
+    return 2 * limits.connections + _OWN_FILES
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raise the soft limit to `wanted`. If the hard limit is lower, raise it to that and log a warning."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < granted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+        log.info("the limit of open files was raised", before=soft, now=granted)
+    if granted < wanted:
+        log.warning(
+            "too few open files for the maximum number of clients: ulimit -Hn", limit=hard, wanted=wanted
+        )
+
+
+class EnteringClient(Protocol):
+    """A client that has just connected. `ended` is done when its connection ends."""
+
+    @property
+    def peer(self) -> str:
+        """Its IP address."""
+
+    @property
+    def ended(self) -> "Future[Exception]": ...
+    def pause(self, *, paused: bool) -> None: ...
+    def end(self, why: Exception) -> None: ...
+    def abort(self) -> None: ...
+
+
+class AdmissionCounts(Protocol):
+    """Counts of new connections. `refused` is by reason, one of `gateway.metrics.numbers.REASONS`."""
+
+    accepted: int
+    refused: Counter[str]
+
+
+class Entrance:
+    """The entrance of all listeners of a gateway. While `is_draining` every connection is refused."""
+
+    def __init__(self, limits: Limits, quotas: Quotas, counts: AdmissionCounts) -> None:
+        self._admission = ConnectionAdmission(limits, quotas)
+        self._counts = counts
+        self._warning = RateLimitedWarning("a connection was refused", "refused")
+        self._open = 0
+        self.is_draining = False
+
+    def receive(self, client: EnteringClient, begin: Callable[[], None]) -> None:
+        """Call `begin` to serve the client, or close its connection. Both may be some time later, and nothing
+        is read from the client meanwhile.
+        """
+        decision = self._admission.admit(client.peer)
+        self._open += 1
+        client.ended.add_done_callback(lambda _, peer=client.peer: self._release(peer))  # type: ignore[misc]
+        refused = DRAINING if self.is_draining else decision.refused
+        if refused is not None:
+            self._counts.refused[refused] += 1
+            self._warning.add(connections=self._open, limit=refused)
+            act = partial(self._refuse, client)
+        else:
+            self._counts.accepted += 1
+            act = partial(self._admit, client, begin)
+        if decision.wait_s:
+            client.pause(paused=True)
+            asyncio.get_running_loop().call_later(decision.wait_s, act)
+        else:
+            act()
+
+    def _release(self, peer: str) -> None:
+        self._open -= 1
+        self._admission.release(peer)
+
+    def _admit(self, client: EnteringClient, begin: Callable[[], None]) -> None:
+        client.pause(paused=False)
+        begin()
+
+    def _refuse(self, client: EnteringClient) -> None:
+        client.end(ClientGone("refused"))
+        client.abort()

@@ -1,42 +1,83 @@
-"""The gateway: a first listener, and one listener for each broker of the cluster behind it."""
+"""The gateway with its options: a first listener, and one listener for each broker of the cluster behind
+it.
+"""
 
 import asyncio
 import ssl
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import structlog
 
 from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.sources import AclOptions
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import GroupsView
-from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
-from gateway.deliveries.service import Deliveries, delivered
+from gateway.deliveries.service import Deliveries, DeliveryEvidence, DeliveryReports, delivered
 from gateway.fairness import CapacityLimiter
-from gateway.metrics.counts import GatewayCounts
-from gateway.metrics.numbers import Numbers, Values, counted
-from gateway.net.advertised import Advertised
+from gateway.limits import Limits
+from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
+from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
-from gateway.net.entrance import Entrance
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
-from gateway.net.listener import ConnectionLog, Listener
-from gateway.net.listening import CannotListen, open_listener, port_of
-from gateway.net.options import GatewayOptions
+from gateway.net.listener import CannotListen, ConnectionLog, Entrance, Listener, open_listener, port_of
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import TlsEntry
 from gateway.quotas import Quotas
+from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Upstream
-from gateway.upstream.share_groups import ShareGroups
+from gateway.upstream.share_groups import Coordinators, ShareGroups
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
+
+# The options of a gateway.
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """The options of a gateway. It listens on `listen` for any broker, and for broker n on the port n + 1
+    above it. With port 0 the system chooses free ports. With `shares_ports` other processes of the same
+    gateway may listen on the same ports (SO_REUSEPORT).
+
+    `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
+    With `templates` they are the addresses of brokers in responses (`gateway.net.advertised`).
+
+    If `reply_partition` is None, the gateway chooses one at random. If `acls` is None, every client may do
+    everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
+    coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
+    feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
+    `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it
+    accepts none.
+    """
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    listen: Address
+    advertised_host: str | None = None
+    templates: Sequence[Template] = ()
+    shares_ports: bool = False
+    reply_partition: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    acls: AclOptions | None = None
+    quotas: Path | None = None
+    expose_internal_topics: bool = False
+    consumer_protocol: bool = True
+    share_groups: Coordinators = Coordinators.OURS
+    telemetry_interval_ms: int | None = None
+
 
 _LAST_REPORT_S = 2.0
 

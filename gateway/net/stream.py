@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import cast
 
 from gateway import apis
-from gateway.apis.screened import Screened
+from gateway.apis.api import Screened
 from gateway.limits import Limits
-from gateway.metrics.counts import GatewayCounts
-from gateway.net.dispatch import Dispatcher
-from gateway.net.endpoint import Endpoint
+from gateway.metrics.numbers import GatewayCounts
+from gateway.net.dispatch import FULL, HELD, MUTED, WAITING, Dispatcher, PauseReason, RequestReader
 from gateway.net.lifecycle import (
     ClientGone,
     ConnectionEvent,
@@ -26,7 +25,7 @@ from gateway.net.lifecycle import (
     Timers,
 )
 from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
-from gateway.net.reading import FULL, HELD, MUTED, WAITING, PauseReason, RequestReader
+from gateway.net.tls_entry import Endpoint
 from gateway.net.writing import ResponseSlot, ResponseWriter
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
 from gateway.wire.fetch_messages import WITH_RECORDS, tail_of

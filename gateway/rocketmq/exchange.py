@@ -1,12 +1,16 @@
-"""A client's connection to a broker port, and a request about groups that the client waits for."""
+"""A client's connection to a broker port, its requests about groups that it waits for, and their order."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
-from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.backend import RequestFields
+from gateway.rocketmq.brokers import BrokerAddress
+from kafka_why.contract.rocketmq.requests import RegisterConsumer, RegisterProducer, SubscriptionGroupConfig
 from kafka_why.contract.rocketmq.responses import Response
+from kafka_why.remoting.bodies import HeartbeatData
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
 
@@ -71,3 +75,96 @@ class Exchange:
     def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> bytes:
         """Return the frame of an answer."""
         return encode_frame(response_to(self.request, code, remark), body)
+
+
+# The order of one connection's requests about a group.
+
+
+class GroupOrder:
+    """Turns of requests about groups: a turn begins when the earlier turns about its groups have ended.
+
+    A request takes its turn when it arrives, and ends it when its records are sent to the coordinator. So the
+    records about a group are in the log in the order of the requests, and a request that waits for a broker
+    holds up no other group.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Event] = {}
+
+    @asynccontextmanager
+    async def turn(self, group_ids: Iterable[str]) -> AsyncIterator[None]:
+        """Wait for the turn of a request about these groups, and end it with the block. The order is that of
+        the calls.
+        """
+        groups, ended = dict.fromkeys(group_ids), asyncio.Event()
+        earlier = {self._last[group_id] for group_id in groups if group_id in self._last}
+        self._last.update(dict.fromkeys(groups, ended))
+        try:
+            for other in earlier:
+                await other.wait()
+            yield
+        finally:
+            ended.set()
+            for group_id in groups:
+                if self._last.get(group_id) is ended:
+                    del self._last[group_id]
+
+
+# Split of a client's heartbeat for all its groups into one record for each group.
+#
+# Each group has its own state under its own key, so a message with several groups cannot reach them. Each
+# group keeps its own time of the last heartbeat. In RocketMQ the groups of one heartbeat share that time: a
+# group that later heartbeats of the connection omit lives on there, and expires here.
+#
+# Source: ClientManageProcessor.java, HeartbeatData.java.
+
+
+CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+"""The producer group of every Java client. It gets no records: one key would have all heartbeats of all
+clients, and nothing looks for it there.
+"""
+
+
+class ConnectionFields(TypedDict):
+    """The fields of a heartbeat that say where its connection is."""
+
+    client_address: str
+    gateway: str
+    gateway_start: str
+
+
+def split_heartbeat(
+    heartbeat: HeartbeatData,
+    request: Header,
+    about: Callable[[str, str], RequestFields],
+    gateway: ConnectionFields,
+    group_configs: Mapping[str, SubscriptionGroupConfig | None],
+) -> list[RegisterConsumer | RegisterProducer]:
+    """Return one request for each group, consumers first. `about` makes the fields of a group id and client
+    id.
+    """
+    common: dict[str, Any] = {
+        "heartbeat_fingerprint": heartbeat.heartbeat_fingerprint,
+        "language": request.language,
+        "client_version": request.version,
+        **gateway,
+    }
+    consumers = [
+        RegisterConsumer(
+            **about(data.group_name, heartbeat.client_id),
+            **common,
+            message_model=data.message_model,
+            consume_type=data.consume_type,
+            consume_from_where=data.consume_from_where,
+            subscription_data_set=data.subscription_data_set,
+            is_without_sub=heartbeat.is_without_sub,
+            group_config=group_configs[data.group_name],
+        )
+        for data in heartbeat.consumer_data_set
+    ]
+    producers = [
+        RegisterProducer(**about(group_id, heartbeat.client_id), **common)
+        for group_id in heartbeat.producer_groups
+        if group_id != CLIENT_INNER_PRODUCER
+    ]
+    return [*consumers, *producers]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.limits import MIB, Limits
-from gateway.metrics.counts import DurationHistogram
-from gateway.net.endpoint import Endpoint
+from gateway.metrics.numbers import DurationHistogram
 from gateway.net.lifecycle import ClientGone, Deadline, SlowReader, Timers
 from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
+from gateway.net.tls_entry import Endpoint
 from gateway.rocketmq.frame_relay import FrameHandling, FrameRelay
 from gateway.rocketmq.metrics import RocketmqCounts, counted_code
 from gateway.upstream.connections import UpstreamLost

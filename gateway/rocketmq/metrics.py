@@ -3,8 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from gateway.metrics.counts import REASONS, DurationHistogram
-from gateway.metrics.numbers import Family, Numbers, Values
+from gateway.metrics.numbers import REASONS, DurationHistogram, Family, Numbers, Values
 from kafka_why.remoting.codes import RequestCode
 
 ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gateway.limits import MIB, SETTINGS, Limits, LimitSetting
-from gateway.rocketmq.addresses import AddressTemplate
+from gateway.rocketmq.brokers import AddressTemplate
 from gateway.security.authentication import ListenerSecurity
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig

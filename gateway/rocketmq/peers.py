@@ -1,4 +1,4 @@
-"""The other gateways of this coordinator, and the connections of those that died.
+"""The other gateways of this coordinator, the connections of those that died, and of earlier starts.
 
 The connections of a dead gateway stay in their groups' tables until they expire, after up to 130 s. Meanwhile
 its clients, which have connected to another gateway, are in the tables twice. So the gateways are members of
@@ -14,6 +14,8 @@ it removed, and their clients connect and register again.
 """
 
 import asyncio
+import typing
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,13 +25,110 @@ from clients.coordinator_client import Header
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS
 from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.backend import CoordinatorRequests
-from gateway.rocketmq.groups_view import RocketMqGroupsView, read_groups
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol, SyncGroup
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.contract.rocketmq.history import GroupSnapshot
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
 from kafka_why.contract.rocketmq.requests import GatewayStarted
 from kafka_why.topic_reader import ClientError
+
+# Connections of earlier starts of this gateway.
+#
+# The coordinator's state outlives a gateway, and the sockets do not. A client that comes back would be in
+# the group's table twice and get the share of its first place, and queues would be read by nobody until the
+# old connections expire, after up to 130 s. So a gateway that starts says so to each group that has
+# connections of its earlier starts, before it listens.
+#
+# The clients come back one after the other, and the first one would take all queues. So for some time these
+# groups get no list of clients, and each client keeps the queues that it has.
+
+
+# The view of RocketMQ's groups.
+
+
+_READ_TIMEOUT_S = 30.0
+
+
+class RocketMqGroupsView(typing.Protocol):
+    """A view of RocketMQ's groups, which may be behind the coordinator. The time of `groups` grows with their
+    number, so it must not run on the event loop.
+    """
+
+    def groups(self) -> list[GroupSnapshot]:
+        """Return the existing groups by id."""
+
+    def get(self, group_id: str) -> GroupSnapshot | None:
+        """Return a group, or None if it is not known to exist."""
+
+    async def reach_end(self, timeout_s: float) -> bool:
+        """Wait until the view has all records that are on the topic now. Return False if the time is over
+        first.
+        """
+
+
+async def read_groups(view: RocketMqGroupsView) -> list[GroupSnapshot]:
+    """Return the groups, of all records that are on the topic now. Raises ClientError."""
+    if not await view.reach_end(_READ_TIMEOUT_S):
+        raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
+    return await asyncio.to_thread(view.groups)
+
+
+SETTLING_S = 3.0
+"""The time in which the clients come back: a Java client's next request finds the closed connection."""
+
+
+class Restart:
+    """A start of the gateway: its name, the id of the start, and the groups whose clients are coming back."""
+
+    def __init__(self, gateway: str, gateway_start: str) -> None:
+        self.gateway = gateway
+        self.gateway_start = gateway_start
+        self._settling: set[str] = set()
+        self._refused: dict[tuple[Callable[[str], None], str], None] = {}
+
+    async def announce(self, coordinator: CoordinatorRequests, groups: RocketMqGroupsView) -> None:
+        """Remove the connections of earlier starts from the groups of the view. Raises ClientError if a
+        record cannot be written.
+        """
+        known = await read_groups(groups)
+        if any(map(self._has_earlier, known)):
+            if not await coordinator.wait_for_views():
+                log.warning(
+                    "the coordinator does not answer, groups may keep connections of an earlier start"
+                )
+            known = await read_groups(groups)
+        self._settling = {group.group_id for group in known if self._has_earlier(group)}
+        records = [
+            GatewayStarted(group_id=it, gateway=self.gateway, gateway_start=self.gateway_start)
+            for it in self._settling
+        ]
+        if not all(await asyncio.gather(*map(coordinator.append, records))):
+            raise ClientError("the groups could not be notified that the gateway was started")
+
+    def begin(self) -> None:
+        """Begin the time in which the clients come back."""
+        if self._settling:
+            asyncio.get_running_loop().call_later(SETTLING_S, self._end)
+
+    def postpones(self, group_id: str, notify: Callable[[str], None]) -> bool:
+        """Return True if the group's clients are still coming back. `notify` is called when they are."""
+        if group_id not in self._settling:
+            return False
+        self._refused[notify, group_id] = None
+        return True
+
+    def _end(self) -> None:
+        refused, self._refused = self._refused, {}
+        self._settling.clear()
+        for notify, group_id in refused:
+            notify(group_id)
+
+    def _has_earlier(self, group: GroupSnapshot) -> bool:
+        return group.truncated or any(map(self._is_earlier, (*group.consumers, *group.producers)))
+
+    def _is_earlier(self, it: ConnectionSnapshot) -> bool:
+        return it.gateway == self.gateway and it.gateway_start != self.gateway_start
+
 
 GROUP_ID = "__rocketmq_gateways"
 HEARTBEAT_INTERVAL_S = 3.0

@@ -11,19 +11,23 @@ import structlog
 
 from gateway.log_text import RateLimitedWarning
 from gateway.metrics.numbers import Numbers, Values
-from gateway.net.entrance import Entrance
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
-from gateway.net.listening import CannotListen, open_listener, port_of
+from gateway.net.listener import CannotListen, Entrance, open_listener, port_of
 from gateway.net.tls_entry import TlsEntry
 from gateway.quotas import Quotas
-from gateway.rocketmq.addresses import BrokerAddress, BrokerPorts
-from gateway.rocketmq.brokers import BrokerTable
-from gateway.rocketmq.connection import BETWEEN_BROKERS, BrokerConnection, BrokerSession
+from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
+from gateway.rocketmq.connection import (
+    BETWEEN_BROKERS,
+    REFUSED_CODES,
+    BrokerConnection,
+    BrokerSession,
+    NameServerConnection,
+    found_brokers,
+)
 from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
-from gateway.rocketmq.name_server import REFUSED_CODES, NameServerConnection, found_brokers
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.upstream import accepts_connections, open_upstream, proxy_line
 from gateway.upstream.connections import UpstreamLost
@@ -43,7 +47,7 @@ log = structlog.get_logger()
 
 
 class Sessions(Protocol):
-    """The requests about groups: see `gateway.rocketmq.groups.RocketmqGroupRequests`."""
+    """The requests about groups: see `gateway.rocketmq.service.RocketmqGroupRequests`."""
 
     @property
     def gateway_start(self) -> str: ...

@@ -1,22 +1,135 @@
-"""A gateway for RocketMQ's clients, with its dependencies."""
+"""A gateway for RocketMQ's clients, and its requests about groups, at all broker ports."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from uuid import uuid4
 
-from gateway.health import COORDINATOR, LISTENING, Readiness
+from clients.coordinator_client import CoordinatorClient
+from gateway.coordinator.backend import CoordinatorBackend
+from gateway.coordinator.groups import rocketmq_groups
 from gateway.metrics.loop_watch import loop_watched
-from gateway.net.limits.connections import allow_open_files, files_for
-from gateway.net.listening import CannotListen
-from gateway.rocketmq.groups import RocketmqGroupRequests, group_requests
+from gateway.net.listener import CannotListen, allow_open_files, files_for
+from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.brokers import BrokerAddress
+from gateway.rocketmq.exchange import ConnectedClient
+from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
+from gateway.rocketmq.peers import Peers, Restart
 from gateway.rocketmq.server import RocketmqGateway
-from gateway.running import RunningGateway, Started, running_on_thread
+from gateway.rocketmq.session import GatewayParts, GroupSession
+from gateway.running import COORDINATOR, LISTENING, Readiness, RunningGateway, Started, running_on_thread
 from gateway.service import NoSuchReplyPartition, check_reply_partition
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.used_settings import ClientConfigError
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.requests import SetMessageRequestMode
+from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
+
+MASTER_ID = 0
+
+
+class RocketmqGroupRequests:
+    """The sessions of a gateway's client connections, and the coordinator's messages to them. Belongs to the
+    event loop.
+    """
+
+    def __init__(self, parts: GatewayParts, messages: ConnectionMessages, counts: RocketmqCounts) -> None:
+        self._parts = parts
+        self._messages = messages
+        self._counts = counts
+        self._sessions: dict[str, GroupSession] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def gateway_start(self) -> str:
+        """The id of this start of the gateway."""
+        return self._parts.restart.gateway_start
+
+    async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
+        """Join the other gateways, remove the connections of earlier starts from their groups, and take over
+        the brokers' request modes. The gateway must not listen before. Raises ClientError.
+        """
+        self._messages.start(self._deliver)
+        self._following = asyncio.create_task(self._parts.peers.follow())
+        await asyncio.gather(*(self._take_over_modes(it) for it in brokers() if it.id == MASTER_ID))
+        await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
+        self._parts.restart.begin()
+
+    def session(self, client: ConnectedClient) -> GroupSession:
+        """Return the session of a client connection."""
+        session = self._sessions[client.connection] = GroupSession(self._parts, client, self._sessions.pop)
+        return session
+
+    async def coordinator_check(self) -> str | None:
+        """Return the reason why the coordinator is not usable, or None."""
+        return await self._parts.coordinator.check()
+
+    async def close(self) -> None:
+        """Wait for the last records, for a short time, and close the gateway's own connections."""
+        if self._following is not None:
+            self._following.cancel()
+        await self._parts.coordinator.close()
+        await self._parts.facts.close()
+
+    async def _take_over_modes(self, broker: BrokerAddress) -> None:
+        """Set the request modes that only the broker has, from a time without this gateway."""
+        modes = await self._parts.facts.request_modes(broker.address)
+        for topic, of_groups in modes.items():
+            for group_id, setting in of_groups.items():
+                group = self._parts.groups.get(group_id)
+                if group is None or topic not in group.request_modes:
+                    coordinator = self._parts.coordinator
+                    record = SetMessageRequestMode(
+                        **coordinator.about(group_id, "", self._parts.restart.gateway_start, str(broker)),
+                        topic=topic,
+                        mode=setting.mode,
+                        pop_share_queue_num=setting.pop_share_queue_num,
+                    )
+                    coordinator.send(record)
+
+    def _deliver(self, message: AnyToConnection) -> None:
+        """Deliver a message to its connection. Other gateways may share the reply partition."""
+        session = self._sessions.get(message.connection)
+        if session is None:
+            return
+        if isinstance(message, CloseConnection):
+            session.client.close(message.reason)
+        elif session.is_unknown_change(message.group_id, message.request):
+            self._counts.notifications += 1
+            session.notify(message.group_id)
+
+
+@contextmanager
+def group_requests(
+    options: RocketmqOptions, layout: TopicLayout, counts: RocketmqCounts
+) -> Iterator[RocketmqGroupRequests]:
+    """Connect to the coordinator's topics, and yield the requests about groups. Raises ClientError if the
+    topics do not exist, and KafkaError if no broker of Kafka answers.
+    """
+    messages = ConnectionMessages()
+    with (
+        CoordinatorClient(
+            options.client_config,
+            layout,
+            client_id=f"{options.name}-{uuid4()}",
+            reply_partition=options.reply_partition,
+            listener=messages,
+        ) as client,
+        rocketmq_groups(options.client_config, layout) as groups,
+    ):
+        coordinator = CoordinatorRequests(client, CoordinatorBackend(client, options.limits, counts.records))
+        facts = ClusterFacts(options.namesrv, options.credentials, options.upstream_tls)
+        restart = Restart(options.name, uuid4().hex)
+        peers = Peers(options.name, coordinator, groups)
+        parts = GatewayParts(coordinator, groups, facts, restart, peers)
+        yield RocketmqGroupRequests(parts, messages, counts)
+
+
+# A gateway for RocketMQ's clients, with its dependencies.
+
 
 NAME_SERVER = "name server"
 ROCKETMQ_CHECKS = (LISTENING, NAME_SERVER, COORDINATOR)

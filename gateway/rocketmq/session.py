@@ -17,14 +17,10 @@ from msgspec import structs
 
 from gateway.limits import MIB
 from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
-from gateway.rocketmq.exchange import AskBroker, ConnectedClient, Exchange, R
+from gateway.rocketmq.exchange import AskBroker, ConnectedClient, Exchange, GroupOrder, R, split_heartbeat
 from gateway.rocketmq.facts import FACT_CHANGES, ClusterFacts
 from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
-from gateway.rocketmq.group_order import GroupOrder
-from gateway.rocketmq.groups_view import RocketMqGroupsView
-from gateway.rocketmq.heartbeats import split_heartbeat
-from gateway.rocketmq.peers import Peers
-from gateway.rocketmq.restarts import Restart
+from gateway.rocketmq.peers import Peers, Restart, RocketMqGroupsView
 from kafka_why.contract.rocketmq.requests import (
     GetConsumerListByGroup,
     LockBatchMq,
@@ -208,7 +204,7 @@ class GroupSession:
         async with self._order.turn((group_id,)):
             if (refusal := await self._refusal(exchange)) is not None:
                 return refusal
-            if self._parts.restart.postpones(group_id, self):
+            if self._parts.restart.postpones(group_id, self.notify):
                 return exchange.answer(ResponseCode.SYSTEM_ERROR, _COMING_BACK)
             client_id = self._registered.get((RegisterConsumer, group_id), "")
             asked = self._send(GetConsumerListByGroup(**self._about(group_id, client_id)))
@@ -267,7 +263,7 @@ class GroupSession:
         async with self._order.turn((query.consumer_group,)):
             if (refusal := await self._refusal(exchange)) is not None:
                 return refusal
-            if self._parts.restart.postpones(query.consumer_group, self):
+            if self._parts.restart.postpones(query.consumer_group, self.notify):
                 return exchange.answer(body=bodies.encode_assignments(None))
             asked = self._send(
                 QueryAssignment(

@@ -5,8 +5,7 @@ import ssl
 from ipaddress import ip_address
 from typing import cast
 
-from gateway.net.endpoint import Endpoints
-from gateway.net.tls_entry import SecuredStream, join_tls
+from gateway.net.tls_entry import Endpoints, SecuredStream, join_tls
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import Address
 

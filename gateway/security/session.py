@@ -13,14 +13,15 @@ from msgspec import Struct
 
 from gateway.log_text import quoted
 from gateway.security.mechanisms import (
+    MS_PER_S,
     AuthenticationAccepted,
     AuthenticationRefused,
     Continues,
     ExchangeResult,
     ServerExchange,
+    remaining_ms,
 )
-from gateway.security.oauthbearer import MS_PER_S, remaining_ms
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import GatewayError
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 
 MIN_REAUTHENTICATION_INTERVAL_S = 1.0

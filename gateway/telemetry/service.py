@@ -6,19 +6,27 @@ another id each time.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, isfinite
 from typing import Protocol, TypedDict
 from uuid import UUID
 from zlib import crc32
 
-from gateway.telemetry.compression import Decompressor
-from gateway.telemetry.otlp import ResourceMetrics
-from gateway.wire.errors import GatewayError
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from gateway.log_text import RateLimitedWarning
+from gateway.telemetry.otlp import Decompressor, ResourceMetrics
+from gateway.wire.codec import GatewayError
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import encode
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import RECORD_VERSION, ErrorCode
-from kafka_why.contract.telemetry import MemberTelemetry
+from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry, deliveries_key, telemetry_key
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 PREFIX = "org.apache.kafka."
 """The prefix of all metric names of Kafka's clients on the wire."""
@@ -191,3 +199,73 @@ def _has_value(values: Mapping[str, float], name: str) -> bool:
     event.
     """
     return name in values and isfinite(values[name]) and values[name] >= 0
+
+
+# The writer of the telemetry topic: the metrics of members' clients, and the gateway's counts of share
+# groups. Nothing waits for a broker.
+
+
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class TelemetryWriter:
+    """A producer of the telemetry topic, for the event loop's thread.
+
+    A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` builds
+    the producer at the first record.
+    """
+
+    def __init__(self, producer: Callable[[], Producer], layout: TopicLayout) -> None:
+        self._build_producer = producer
+        self._producer: Producer | None = None
+        self._topic = layout.telemetry_topic
+        self._partitions = layout.request_partitions
+        self._is_closing = False
+        self._dropped = RateLimitedWarning("what explains groups was not written", "records")
+
+    def write(self, record: MemberTelemetry) -> None:
+        """Write a record."""
+        key = telemetry_key(record.group_id, record.member_id)
+        self._write(record.group_id, key, encode(record))
+
+    def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
+        """Write this gateway's `number`th record of share groups."""
+        self._write(record.group_id, deliveries_key(record, number), encode(record))
+
+    def _write(self, group_id: str, key: bytes, value: bytes) -> None:
+        producer = self._producer = self._producer or self._build_producer()
+        partition = partition_of(group_id, self._partitions)
+        try:
+            producer.produce(self._topic, value, key, partition, self._on_delivery)
+        except (KafkaException, BufferError) as error:
+            self._dropped.add(error=str(error))
+        producer.poll(0)
+
+    def close(self) -> None:
+        """Write waiting records, for at most some seconds. For any thread, after the event loop has ended."""
+        self._is_closing = True
+        if self._producer is not None:
+            self._producer.flush(_CLOSE_TIMEOUT_S)
+            self._producer.purge()
+            self._producer.flush(0)
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        """Receive the outcome of a write, in `poll` or `flush`."""
+        if error is not None and not self._is_closing:
+            self._dropped.add(error=error.str())
+
+
+def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> TelemetryWriter:
+    """Return a writer to the topic of this coordinator."""
+    return TelemetryWriter(partial(kafka_clients.telemetry_producer, client_config), layout)
+
+
+def expect_topic(client_config: ClientConfig, layout: TopicLayout) -> None:
+    """Raise TopicsMissing if there is no such topic, KafkaError if no broker answers."""
+    with TopicReader(client_config) as reader:
+        found = len(reader.partitions_of(layout.telemetry_topic))
+    if found != layout.request_partitions:
+        raise TopicsMissing(
+            f"topic {layout.telemetry_topic} has {found} partitions, {layout.request_partitions} are "
+            "expected: a coordinator of this version makes it when it starts"
+        )

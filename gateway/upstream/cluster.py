@@ -17,7 +17,7 @@ from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Address, BrokerAccess, Upstream, UpstreamLost
 from gateway.wire import codec, offload
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import GatewayError
 from kafka_why.connections.client_config import ClientConfig
 
 # The valid names of topics. Source: org.apache.kafka.common.internals.Topic.

@@ -14,9 +14,8 @@ from gateway.log_text import quoted
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.sasl import MECHANISMS
 from gateway.wire import codec
-from gateway.wire.errors import GatewayError
-from gateway.wire.framing import RequestHeader, correlation_id_of
-from gateway.wire.sasl import trimmed, unescaped
+from gateway.wire.codec import GatewayError
+from gateway.wire.framing import RequestHeader, correlation_id_of, trimmed, unescaped
 
 # Version 1 of SaslAuthenticate differs from version 0 only in this field of the response.
 _FIRST_WITH_LIFETIME = 1

@@ -18,7 +18,7 @@ from gateway.log_text import RateLimitedWarning
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import GatewayError
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of

@@ -1,24 +1,129 @@
 """Encoding and decoding of messages, by kafka-python's messages, which are built from Kafka's own schemas,
-and those of `newer_messages` and `kafka_why.wire.group_descriptions`.
+those of NEWER_MESSAGES, and those of `kafka_why.wire.group_descriptions`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version lacks are left out, missing fields have their default.
 """
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from enum import IntEnum
 from functools import cache
 from struct import Struct
+from types import new_class
 from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
-from gateway.wire.newer_messages import NEWER_MESSAGES
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
 from kafka_why.wire import group_descriptions
+from kafka_why.wire.group_descriptions import message_class
+from kafka_why.wire.primitives import Schema
 from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
+
+# Messages, versions of messages and keys of APIs that Kafka 4.4 has and kafka-python lacks. A newer version
+# is kafka-python's own message with a patch.
+
+
+# Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
+# which kafka-python lacks. They are built from Kafka's definitions in `gateway/wire/schemas`, as kafka-python
+# builds its own.
+_OLDER_MESSAGES = (
+    "ConsumerGroupHeartbeat",
+    "ShareGroupHeartbeat",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+)
+
+
+Patch = Callable[[Any], None]
+
+
+class NewerApiKey(IntEnum):
+    """Keys of APIs by Kafka's names, as in kafka-python's `ApiKey`."""
+
+    StreamsGroupTopologyDescriptionUpdate = 93
+    UnregisterController = 94
+
+
+def _newer(message: type[ApiMessage], patch: Patch) -> Any:
+    """Return a class of the same name with the patched definition. kafka-python's clients keep theirs."""
+
+    def json_patch(_: type, json: Any) -> Any:
+        patch(json)
+        return json
+
+    body: dict[str, Any] = {"json_patch": classmethod(json_patch)}
+    newer = new_class(message.__name__, (message,), {}, lambda attributes: attributes.update(body))
+    if not message.is_request():
+        # A response's definition also registers itself as the one that clients decode.
+        ResponseClassRegistry.register_response_class(weakref.proxy(message))
+    return newer
+
+
+def _up_to(version: int, *fields: Schema) -> Patch:
+    """Return a patch that adds versions up to this one, and these fields at the end of the message."""
+
+    def patch(json: Any) -> None:
+        json["validVersions"] = f"0-{version}"
+        json["fields"] += fields
+
+    return patch
+
+
+def _field(json: Any, name: str) -> Any:
+    (found,) = (field for field in json["fields"] if field["name"] == name)
+    return found
+
+
+def _topics_by_id(json: Any) -> None:
+    """Patch TxnOffsetCommit: it has topic names up to version 5, topic ids from version 6 on (KIP-1319)."""
+    json["validVersions"] = "0-6"
+    topics = _field(json, "Topics")
+    _field(topics, "Name")["versions"] = "0-5"
+    topics["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+"})
+
+
+def _with_messages(json: Any) -> None:
+    """Patch DeleteGroups: each error has a text from version 3 on."""
+    json["validVersions"] = "0-3"
+    text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+"}
+    _field(json, "Results")["fields"].append({**text, "default": "null"})
+
+
+# The cluster and the node that the client expects (KIP-1242).
+_CLUSTER_ID = {
+    "name": "ClusterId",
+    "type": "string",
+    "versions": "5+",
+    "nullableVersions": "5+",
+    "default": "null",
+}
+_NODE_ID = {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"}
+
+NEWER_MESSAGES: tuple[Any, ...] = (
+    *(
+        message_class(f"{name}{side}", "gateway.wire.schemas")
+        for name in _OLDER_MESSAGES
+        for side in ("Request", "Response")
+    ),
+    _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
+    _newer(metadata.ApiVersionsResponse, _up_to(5)),
+    _newer(admin.DeleteGroupsRequest, _up_to(3)),
+    _newer(admin.DeleteGroupsResponse, _with_messages),
+    _newer(producer.TxnOffsetCommitRequest, _topics_by_id),
+    _newer(producer.TxnOffsetCommitResponse, _topics_by_id),
+)
+
 
 _MESSAGES: list[Any] = [
     message
@@ -206,3 +311,35 @@ def _value(field: Any, value: Any) -> Any:
     if field.is_struct_array():
         return [_message(field.data_class, item) for item in value]
     return _message(field.data_class, value) if field.is_struct() else value
+
+
+# Kafka's error codes that only the gateway returns. Source: org.apache.kafka.common.protocol.Errors.
+
+
+class GatewayError(IntEnum):
+    """Errors of the gateway itself. The coordinator's are in `kafka_why.contract.messages.ErrorCode`."""
+
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    INVALID_PRODUCER_ID_MAPPING = 49
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
+    SASL_AUTHENTICATION_FAILED = 58
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    UNKNOWN_SUBSCRIPTION_ID = 117
+    TELEMETRY_TOO_LARGE = 118
+    SHARE_SESSION_NOT_FOUND = 122

@@ -1,6 +1,6 @@
 """The state of a group of the cluster's own coordinator. This file holds data and queries only.
 
-A change of the fields is a new version in `checkpoints.observed_codec`.
+A change of the fields is a new version in `checkpoints.codec`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from checkpoints.export_file import ExportedGroup
+from checkpoints.sealed_file import ExportedGroup
 from kafka_why.contract.codec import UNREADABLE, clock_of, record_of, unpack
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
@@ -24,8 +24,7 @@ from operations.replay.recording import (
 )
 from operations.replay.replay import named_group
 from operations.replay.topic_contents import decode_answer, decode_letter, group_named_in
-from streaming.query.admission import LogMessage
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogMessage, LogRow
 
 
 class TopicRecord(NamedTuple):

@@ -10,8 +10,8 @@ from kafka_why.contract.layout import TopicLayout
 from records.truncation import encode_event
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Failed, Outage, Received, cause_of
 from state.kafka.context import Reply
+from state.protocol import Failed, Outage, Received, cause_of
 from state.rocketmq import context as rocketmq
 from state.timeline import Row, StepFunction, Timeline
 from streaming.query.admission import LogMessage

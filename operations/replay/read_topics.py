@@ -14,12 +14,10 @@ from pathlib import Path
 from kafka import TopicPartition
 from msgspec import Struct
 
-from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportFile
+from checkpoints.checkpoint import Checkpoint, code_version
 from checkpoints.metadata import Identity
-from checkpoints.sealed_file import COMPRESSED
+from checkpoints.sealed_file import COMPRESSED, ExportFile
 from checkpoints.spark_logs import read_planned
-from checkpoints.upgrades import code_version
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
 from kafka_why.contract.layout import TopicLayout

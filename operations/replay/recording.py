@@ -13,14 +13,12 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from checkpoints.export_file import ExportedGroup
 from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
-from checkpoints.sealed_file import SealedFile, SealedFormat, write_sealed
+from checkpoints.sealed_file import ExportedGroup, SealedFile, SealedFormat, write_sealed
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs, CoordinatorConfig
-from streaming.query.admission import Admission, LogMessage
-from streaming.query.log_order import LogRow
+from streaming.query.admission import Admission, LogMessage, LogRow
 
 FORMAT_VERSION = 1
 

@@ -13,7 +13,7 @@ from operations.replay.group_run import ReplayStep
 from operations.replay.moment import moment_text, names_of
 from operations.replay.replay import Replayed
 from state.config import Configs
-from state.inputs import Failed, Outage, Quarantine, Received
+from state.protocol import Failed, Outage, Quarantine, Received
 
 # Fields of requests and answers that say nothing about the group.
 _OMITTED = frozenset(

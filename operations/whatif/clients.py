@@ -27,7 +27,7 @@ from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_ass
 from operations.whatif.facts import ClientFleet, ClientProcess, Ending, LogMoment, ReactionKind, SentRequest
 from operations.whatif.observer import ProcessObserver, check_readable, long_gaps
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
-from state.inputs import Received
+from state.protocol import Received
 
 # Names of processes and of the clients that they are runs of.
 

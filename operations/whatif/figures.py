@@ -24,7 +24,7 @@ from kafka_why.why.report import CauseCount, Report, report
 from operations.whatif.facts import ClientFleet, ClientProcess
 from operations.whatif.observer import Partitions, is_cooperative, read_partitions
 from operations.whatif.run import Run
-from state.inputs import Received
+from state.protocol import Received
 
 Window: TypeAlias = tuple[int, int]
 

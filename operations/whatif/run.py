@@ -17,8 +17,8 @@ from operations.replay.replay import Replay
 from operations.replay.topic_contents import TopicContents, starts_of
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
 from state.kafka.context import Effects
+from state.protocol import Outage, Received
 from state.timeline import Row, Timeline
 
 _KAFKA_REQUESTS = get_args(KafkaRequest)

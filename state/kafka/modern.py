@@ -17,12 +17,11 @@ from kafka_why.contract.kafka.snapshot import Partitions, named
 from kafka_why.contract.kafka.wording import counted, listed
 from kafka_why.contract.messages import ErrorCode, SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, GroupSetting, SettingBounds, values_in_force
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
 from state.kafka.offsets import remember_deleted
-from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
 from state.kafka.share_group import ShareGroup
 from state.protocol import Handler, RequestRefusal, WhyRefused
 

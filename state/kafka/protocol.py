@@ -1,5 +1,5 @@
 """The interface of Kafka's protocols. `state.kafka.protocols` has all of them. A request's handler depends on
-the protocol of its group and on its own type (`state.kafka.step`).
+the protocol of its group and on its own type (`state.kafka.protocols`).
 """
 
 from abc import abstractmethod
@@ -28,14 +28,12 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType
-from state.config import CoordinatorConfig
-from state.inputs import Outage
+from state.config import CoordinatorConfig, GroupSetting
 from state.kafka.commits import commit, txn_commit
 from state.kafka.context import Effects, KafkaGroup, RuleAndError, RuleId, StepContext, unchanged
 from state.kafka.group import RANK, DeadlineReached, Timer, TimerKind, Topic
 from state.kafka.offsets import delete_offsets, fetch
-from state.kafka.settings import GroupSetting
-from state.protocol import Handler, Handlers, StoredKind
+from state.protocol import Handler, Handlers, Outage, StoredKind
 
 # An administrator's requests as most protocols answer them: DescribeGroups, which is for classic groups
 # (rows AD8, AD9), and DeleteGroups (rows K2, K3).

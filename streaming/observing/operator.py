@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from checkpoints.observed_codec import decode_observed, encode_observed
+from checkpoints.codec import decode_observed, encode_observed
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import (
     UNREADABLE,
@@ -39,8 +39,7 @@ from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.observing.one_observer import incarnation
-from streaming.query.admission import LogMessage
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogMessage, LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
 from streaming.query.output_values import committed_offset, dead_letter

@@ -1,29 +1,219 @@
-"""The service behind `observe`. It prepares the topics, starts Spark and keeps the query running."""
+"""The service behind `observe`. It prepares the topics, starts Spark and keeps its query running."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from checkpoints.checkpoint import Checkpoint
+from pyspark.sql.streaming import StreamingQuery
+
+from checkpoints.checkpoint import Checkpoint, new_namespace
+from checkpoints.metadata import Identity
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import ServiceFolder
-from streaming.observing import output_folder
-from streaming.observing.one_observer import check_topics_are_ours
-from streaming.observing.query import ObserverOptions, ObserversQuery
-from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
+from streaming.observing import output_folder, pipeline
+from streaming.observing.one_observer import check_topics_are_ours, observer_id
+from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.observing.rebalance_poller import RebalancePoller
+from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
 from streaming.query.storage import storage_at
-from streaming.service.query.supervision import Supervisor
+from streaming.service.query.supervision import SupervisedQuery, Supervisor
 from streaming.service.retention import least_retentions
 from streaming.service.status import StatusBoard
 from streaming.service.topics import (
     SIGHTINGS_TOPIC,
+    FoundTopics,
     TopicsError,
     as_topics_error,
     find_topic,
     prepare,
     wanted_settings,
 )
+
+# The observer's query under its supervisor. It waits for the coordinator's topic and pins it.
+
+
+DEFAULT_PREFIX = "group-observer"
+DEFAULT_BATCH_INTERVAL_MS = 1_000
+# The interval of batches of an observer that writes files. It is long because each batch writes up to four
+# files.
+FOLDER_BATCH_INTERVAL_MS = 60_000
+DEFAULT_POLL_INTERVAL_MS = 1_000
+POLL_INTERVAL_MAX_MS = 5_000
+# The shards of each partition of `__consumer_offsets`, which has 50 partitions. Each shard with records costs
+# a batch 1.4 ms, and the groups of a shard are read and written together.
+DEFAULT_SHARDS = 4
+# Two tasks read a backlog in parallel. Each costs a batch two passes of a Python worker.
+DEFAULT_STATE_PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverOptions:
+    """The options of an observer. `folder` is its data folder, with the checkpoint. It writes to the topics
+    of `layout`, or if there is an `output_dir` to Parquet files there.
+
+    `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
+    number of partitions in which Spark keeps the state. If one is None, it is the checkpoint's number, or the
+    default for a new checkpoint. A batch begins `batch_interval_ms` after the one before it. Brokers are
+    polled for rebalancing groups every `poll_interval_ms`, or never if that is 0. `replication_factor` and
+    `min_insync_replicas` are those of new topics. `spark` are further settings of Spark.
+    """
+
+    client_config: ClientConfig
+    folder: Path
+    layout: TopicLayout = field(default_factory=lambda: TopicLayout.observed(DEFAULT_PREFIX, 1))
+    shards: int | None = None
+    state_partitions: int | None = None
+    batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    ui_host: str = LOOPBACK
+    ui_port: int | None = None
+    output_dir: Path | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+
+# The pause between two polls for `__consumer_offsets` on a cluster that does not have it yet, because no
+# group has committed or joined.
+_RETRY_S = 1.0
+# A query that is restarted after a failure counts as running after this time, or at its first batch.
+_PROOF_S = 10.0
+_ANEW = "the observer then reads the topic from its beginning, and the histories of all groups begin anew"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The source that the query reads and the operator that it runs, known once the cluster has
+    `__consumer_offsets`.
+    """
+
+    partitions: int
+    shards: int
+    operator: ObservingOperator
+
+
+class ObserversQuery(SupervisedQuery):
+    """The query of one observer."""
+
+    source = SOURCE
+    service = "observer"
+    remedy = (
+        "stop the observer, move its folder away, and delete its topics or give another --prefix: "
+        f"{_ANEW} (docs/observe.md, 'A damaged checkpoint')"
+    )
+
+    def __init__(
+        self,
+        options: ObserverOptions,
+        checkpoint: Checkpoint,
+        status: StatusBoard,
+        session: Session,
+        on_batch: Callable[[BatchProgress], None],
+    ) -> None:
+        self._options = options
+        self._checkpoint = checkpoint
+        self._status = status
+        self._session = session
+        self._on_batch = on_batch
+        self._found: _Found | None = None
+        self._poller: RebalancePoller | None = None
+        self._ready_s = float("inf")
+
+    def start(self, stopping: threading.Event) -> StreamingQuery | None:
+        """Start the query when the cluster has a coordinator's topic."""
+        if self._found is None:
+            source = self._wait_for_source(stopping)
+            if source is None:
+                return None
+            self._found = self._pin(source)
+            self._start_polling(self._found.partitions)
+        found = self._found
+        self._checkpoint.check_committed(SOURCE)
+        running = pipeline.start(
+            self._session.spark,
+            self._options.client_config,
+            self._checkpoint.spark_uri,
+            found.operator,
+            partitions=found.partitions,
+            shards=found.shards,
+            batch_interval_ms=self._options.batch_interval_ms,
+            output_dir=self._options.output_dir,
+        )
+        # An idle cluster has no records, and so no batches. The first query counts as running at once.
+        proof_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _PROOF_S
+        self._ready_s = time.monotonic() + proof_s
+        return running
+
+    def _wait_for_source(self, stopping: threading.Event) -> FoundTopics | None:
+        """Wait until the cluster has a coordinator's topic. Returns None if the observer stops meanwhile."""
+        while not stopping.is_set():
+            reason = f"no group has joined or committed yet: the cluster has no {SOURCE}"
+            try:
+                found = find_topic(self._options.client_config, SOURCE)
+                if found.ids:
+                    return found
+            except TopicsError as error:
+                reason = str(error)
+            if self._status.current.reason != reason:
+                self._status.enter(ServicePhase.STARTING, reason)
+            stopping.wait(_RETRY_S)
+        return None
+
+    def _pin(self, source: FoundTopics) -> _Found:
+        """Pin the checkpoint to this cluster and topic. Raises FolderError if it is pinned to others."""
+        options = self._options
+        identity = self._checkpoint.pin(
+            Identity(
+                cluster_id=source.cluster_id,
+                requests_topic=SOURCE,
+                requests_topic_id=source.ids[SOURCE],
+                request_partitions=source.partitions[SOURCE],
+                member_id_namespace=new_namespace(),
+                shards=DEFAULT_SHARDS,
+                state_partitions=DEFAULT_STATE_PARTITIONS,
+            ),
+            options.shards,
+            options.state_partitions,
+            to_change=f"Give another --data-dir and another --prefix: {_ANEW}",
+        )
+        self._session.use_state_partitions(identity.state_partitions)
+        observer = observer_id(identity.member_id_namespace)
+        operator = ObservingOperator(options.client_config, options.layout, observer)
+        return _Found(identity.request_partitions, identity.shards, operator)
+
+    def _start_polling(self, partitions: int) -> None:
+        options = self._options
+        if options.poll_interval_ms and options.output_dir is None:  # else nothing is written to the cluster
+            self._poller = RebalancePoller(
+                options.client_config,
+                options.layout.sightings_topic,
+                partitions=partitions,
+                interval_ms=options.poll_interval_ms,
+            )
+            self._poller.start()
+
+    def committed(self, batch: BatchProgress) -> None:
+        """Report the batch to the poller and to the caller."""
+        if self._poller is not None:
+            self._poller.read_to(batch.end_offsets)
+        self._on_batch(batch)
+
+    def close(self) -> None:
+        """Stop the poller, after the supervisor has stopped."""
+        if self._poller is not None:
+            self._poller.stop()
+
+    def watch(self) -> None:
+        """Report the status READY when the query has run long enough without a batch."""
+        if self._status.current.phase is not ServicePhase.READY and time.monotonic() >= self._ready_s:
+            self._status.enter(ServicePhase.READY, "the query runs")
 
 
 def _prepare_topics(options: ObserverOptions) -> None:

@@ -19,7 +19,7 @@ from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
 from embedded.broker import BrokerFailed, EmbeddedBroker
-from embedded.paths import broker_archive, spark_archive
+from embedded.jars import broker_archive, spark_archive
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import clock_record

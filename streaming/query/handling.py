@@ -9,8 +9,8 @@ from checkpoints import codec
 from kafka_why.contract.codec import AnyRequest, DeadLetter, Reason, Refusal
 from state.config import Configs
 from state.dispatch import AnyEffects, AnyGroup
-from state.inputs import Outage
 from state.kafka.context import Reply
+from state.protocol import Outage
 from state.rocketmq import context as rocketmq
 from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, StepFunction, Timeline
 from streaming.query.admission import Admission, LogMessage

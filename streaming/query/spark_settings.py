@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from embedded.jars import spark_jars
+from embedded.jars import spark_archive, spark_jars
 from embedded.java import QUICK_COMPILER
-from embedded.paths import spark_archive
 from streaming.query.storage import FILE_SYSTEM
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from checkpoints.files import Files
+from checkpoints.metadata import Files
 from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
 
 # Files that Hadoop reaches by a URI, such as hdfs:// or s3a://, through Spark's JVM.

@@ -1,4 +1,4 @@
-"""The process of the replica, a child of the service (`streaming.replica.messages`). It ends with its
+"""The process of the replica, a child of the service (`streaming.replica.terms`). It ends with its
 standard input, so it does not outlive the service.
 """
 
@@ -16,17 +16,20 @@ import msgspec
 from kafka_why.contract.service import ReplicaPhase
 from streaming.query.handling import OperatorError
 from streaming.replica.follower import ReplicaFailed, RequestsFollower
-from streaming.replica.messages import (
+from streaming.replica.state_machine import InDoubt, StateMachine
+from streaming.replica.terms import (
     BatchCommitted,
     PendingChanges,
     ReplicaReport,
+    ReplicaSeed,
     StartReplica,
     decode_command,
     decode_start,
     encode_line,
+    first_terms,
+    later_terms,
+    take_seed,
 )
-from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import ReplicaSeed, first_terms, later_terms, take_seed
 
 _REPORT_INTERVAL_S = 0.2
 # The time for which one thread may hold the interpreter, so that an answer does not wait for the audit.

@@ -18,10 +18,9 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import Audit, ReplicaPosition
 from streaming.replica.log_watch import LogWatch
-from streaming.replica.messages import BatchCommitted, PendingChanges, ReplicaReport
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
-from streaming.replica.terms import Terms
+from streaming.replica.terms import BatchCommitted, PendingChanges, ReplicaReport, Terms
 
 # A replica that is further ahead stops answering, so that clients notice that the query does not keep up.
 LEAD_MAX_S = 300.0

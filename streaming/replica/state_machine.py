@@ -19,12 +19,11 @@ from kafka_why.partitioner import partition_of
 from state.config import ConfigChange, CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.dispatch import step as step_of_both
-from state.inputs import Outage
 from state.kafka.context import KafkaGroup
+from state.protocol import Outage
 from state.timeline import Periods, StepFunction
-from streaming.query.admission import Admission
+from streaming.query.admission import Admission, LogRow
 from streaming.query.handling import DecodedGroup, handle
-from streaming.query.log_order import LogRow
 from streaming.replica.answers import Answers
 from streaming.replica.groups import DECODED_MAX, ReplicaGroups
 from streaming.replica.terms import NO_OWNER, ReplicaSeed, Terms
@@ -145,7 +144,7 @@ class StateMachine:
         }
 
     def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
-        """Record that the query has committed a batch (`streaming.replica.messages.BatchCommitted`)."""
+        """Record that the query has committed a batch (`streaming.replica.terms.BatchCommitted`)."""
         for number, partition in self.partitions.items():
             partition.changed.committed(ends.get(number, 0), watermark_ms)
 

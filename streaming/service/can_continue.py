@@ -4,17 +4,26 @@ further attempt would fail, and no batch would ever confirm the early answers gi
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
 
+import msgspec
+import structlog
 from kafka import TopicPartition
 from kafka.errors import KafkaError
+from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.spark_logs import read_planned
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.local_files import FolderError
-from kafka_why.topic_reader import TopicReader
-from streaming.service.topics import FoundTopics, TopicsError, find_topic
+from kafka_why.contract.codec import UNREADABLE, number_in_pack, record_of, unpack
+from kafka_why.contract.early_answers import EarlyAnswers, commits_of
+from kafka_why.local_files import FolderError, LocalFiles
+from kafka_why.topic_reader import Record, TopicReader
+from streaming.service.topics import FoundTopics, LogAndState, TopicsError, find_topic
 
 # A missing topic may be a new one that a broker does not know yet.
 _GONE_AFTER_S = 2.0
@@ -126,3 +135,216 @@ def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, 
             f"the topic has lost records that were handled: {', '.join(cut)} ends before the offset up to "
             f"which it was read. Later records at these offsets would be skipped {_UNREAD}"
         )
+
+
+# The report on lost requests: they were answered, but their records were deleted before a committed batch
+# handled them.
+#
+# The answers are still on the responses topic. Those of a replica name the offsets that were committed
+# (`kafka_why.contract.early_answers.commits_of`).
+
+
+FILE = "lost-requests.json"
+# A margin for the differences of brokers' clocks, which stamp the records.
+_CLOCKS_MS = 60_000
+_READ_TIMEOUT_MS = 60_000
+_LOGGED_GROUPS = 100
+_COMMITS = ("OffsetCommit", "TxnOffsetCommit")
+
+log = structlog.get_logger()
+
+
+class LostOffset(Struct, frozen=True):
+    """The last lost commit of a partition. `offset` is None if the query answered it."""
+
+    topic: str
+    partition: int
+    offset: int | None
+
+
+class LostGroup(Struct, frozen=True):
+    """A group with the number of its lost acknowledged requests, and the commits among them."""
+
+    group_id: str
+    requests: int
+    offsets: list[LostOffset]
+
+
+class DeletedRange(Struct, frozen=True):
+    """A range of records of the requests topic that were deleted before they were handled. `to_offset` is the
+    last one, None if all later ones are deleted, too.
+    """
+
+    partition: int
+    from_offset: int
+    to_offset: int | None
+
+
+class LostRequests(Struct, frozen=True, kw_only=True):
+    """All lost acknowledged requests, as in the file `FILE`."""
+
+    version: int = 1
+    at_ms: int
+    reason: str
+    deleted: list[DeletedRange]
+    requests: int
+    groups: list[LostGroup]
+
+
+class _Partition(Struct):
+    partition_index: int
+    error_code: int = 0
+
+
+class _Topic(Struct):
+    name: str
+    partitions: list[_Partition]
+
+
+class _Answer(Struct):
+    """The fields of a response that the report needs."""
+
+    type: str = ""
+    request: str = ""
+    group_id: str = ""
+    error_code: int = 0
+    topics: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
+        """Yield the committed partitions, with these offsets if there is one for each partition."""
+        if self.type not in _COMMITS:
+            return
+        partitions = [
+            (topic.name, partition.partition_index)
+            for topic in msgspec.json.decode(self.topics, type=list[_Topic])
+            for partition in topic.partitions
+            if not partition.error_code
+        ]
+        known = offsets if len(offsets) == len(partitions) else [None] * len(partitions)
+        for (topic_name, number), offset in zip(partitions, known, strict=True):
+            yield LostOffset(topic_name, number, offset)
+
+
+class LostRequestCollector:
+    """A collector of acknowledged requests whose records are lost. `lost` has the lost offsets, as
+    `RequestsLost.lost`.
+    """
+
+    def __init__(self, topic: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
+        self._topic = topic
+        self._lost = lost
+        self._requests: dict[str, set[str]] = {}
+        self._last: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
+
+    def take(self, record: Record) -> None:
+        """Add the answers of a record of the responses topic. The caller omits records whose answers do not
+        count. Raises msgspec.DecodeError.
+        """
+        commits = commits_of(record.headers)
+        for number, value in enumerate(unpack(record.value or b"")):
+            with suppress(*UNREADABLE):
+                self._take(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
+
+    def _take(self, answer: _Answer, offsets: list[int]) -> None:
+        """Add an answer if its request is lost. The last commit of each partition counts."""
+        if answer.error_code or not answer.request:
+            return
+        topic, partition, offset = record_of(answer.request)
+        begin, end = self._lost.get(partition, (0, 0))
+        if topic != self._topic or offset < begin or (end is not None and offset >= end):
+            return
+        self._requests.setdefault(answer.group_id, set()).add(answer.request)
+        order = (offset, number_in_pack(answer.request))
+        for lost in answer.committed(offsets):
+            key = (answer.group_id, lost.topic, lost.partition)
+            last, known = self._last.get(key, ((-1, -1), lost))
+            if order > last or (order == last and known.offset is None):
+                self._last[key] = (order, lost)
+
+    def groups(self) -> list[LostGroup]:
+        """Return the groups by their ids."""
+        offsets: dict[str, list[LostOffset]] = {}
+        for (group_id, _, _), (_, lost) in sorted(self._last.items(), key=lambda item: item[0]):
+            offsets.setdefault(group_id, []).append(lost)
+        return [
+            LostGroup(group_id, len(requests), offsets.get(group_id, []))
+            for group_id, requests in sorted(self._requests.items())
+        ]
+
+
+def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> list[LostGroup]:
+    """Return the groups whose acknowledged requests are in `lost`, by partition as in `RequestsLost`.
+
+    The responses topic keeps answers for an hour. Raises KafkaError, FolderError.
+    """
+    layout, checkpoint = ours.layout, ours.checkpoint
+    found = LostRequestCollector(layout.requests_topic, lost)
+    counting = EarlyAnswers()
+    batch = checkpoint.last_batch("commits")
+    since_ms = 0
+    if batch >= 0:
+        since_ms = read_planned(checkpoint.files, batch, layout.requests_topic).timestamp_ms - _CLOCKS_MS
+    numbers = range(layout.reply_partitions)
+    partitions = [TopicPartition(layout.responses_topic, number) for number in numbers]
+    with TopicReader(ours.client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+        ends = reader.ends(partitions)
+        begin = {p: at for p, at in reader.offsets_at(partitions, since_ms).items() if at is not None}
+        reader.start(at=begin)
+        for record in reader.read_to({p: ends[p] for p in begin}, timeout_ms=_READ_TIMEOUT_MS):
+            if counting.counts(record.partition, record.headers):
+                with suppress(*UNREADABLE):
+                    found.take(record)
+    return found.groups()
+
+
+def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
+    """Log the acknowledged requests that are lost, and write them to `FILE` in the folder."""
+    try:
+        groups = find_lost(ours, error.lost)
+    except (KafkaError, FolderError, OSError) as unread:
+        log.error("the answers to the lost requests cannot be read", error=str(unread))
+        return
+    requests = sum(group.requests for group in groups)
+    for group in islice(groups, _LOGGED_GROUPS):
+        offsets = {f"{lost.topic}-{lost.partition}": lost.offset for lost in group.offsets}
+        log.critical(
+            "acknowledged requests are lost", group=group.group_id, requests=group.requests, offsets=offsets
+        )
+    report = LostRequests(
+        at_ms=int(time.time() * 1000),
+        reason=str(error),
+        deleted=[
+            DeletedRange(number, begin, None if end is None else end - 1)
+            for number, (begin, end) in sorted(error.lost.items())
+        ],
+        requests=requests,
+        groups=groups,
+    )
+    written = _write(folder, report)
+    log.critical("acknowledged requests that are lost", requests=requests, groups=len(groups), file=written)
+
+
+@contextmanager
+def reporting_losses(ours: LogAndState, folder: Path) -> Iterator[None]:
+    """Report the losses if the block raises RequestsLost."""
+    try:
+        yield
+    except RequestsLost as error:
+        report_lost(ours, folder, error)
+        raise
+
+
+def _write(folder: Path, report: LostRequests) -> str:
+    """Write the report, unless the folder has one with as many requests, and return its path. A state with
+    lost requests never continues, so both are about the same loss, and answers are kept for an hour only.
+    """
+    path = folder / FILE
+    with suppress(OSError, msgspec.DecodeError):
+        earlier = msgspec.json.decode(path.read_bytes(), type=LostRequests)
+        if earlier.requests >= report.requests:
+            return str(path)
+    try:
+        LocalFiles(folder).write(FILE, msgspec.json.format(msgspec.json.encode(report), indent=2))
+    except FolderError as error:
+        log.error("the lost requests cannot be written", error=str(error))
+    return str(path)

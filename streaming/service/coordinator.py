@@ -9,9 +9,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 
-from checkpoints.checkpoint import Checkpoint
+from checkpoints.checkpoint import Checkpoint, check_answered, code_version
 from checkpoints.metadata import Identity
-from checkpoints.upgrades import check_answered, code_version
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import (
     NO_REPLICA_STATE,
@@ -28,24 +27,18 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.session import Session
 from streaming.query.storage import storage_at
-from streaming.service.can_continue import check_topic
-from streaming.service.clock.members_watcher import MembersWatcher
+from streaming.service.can_continue import check_topic, reporting_losses
 from streaming.service.clock.pace import Pace
-from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
-from streaming.service.lost_requests import reporting_losses
-from streaming.service.options import Options
+from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, MembersWatcher, Ticker
 from streaming.service.outages.outage import FirstRequest, acted_so_far, watch_for_first_request
-from streaming.service.ownership.lease import Lease
+from streaming.service.ownership.lease import Lease, StandbyThread
 from streaming.service.ownership.owner import NotOwner
-from streaming.service.ownership.standby import StandbyThread
-from streaming.service.query.continuity import Continuity
-from streaming.service.query.coordinating import CoordinatorsQuery, QueryCallbacks
-from streaming.service.query.rehearsal import Rehearsal
-from streaming.service.query.spark_keeper import starting_spark
+from streaming.service.query.coordinating import Continuity, CoordinatorsQuery, QueryCallbacks
+from streaming.service.query.spark_keeper import Rehearsal, starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
 from streaming.service.replica.supervision import Replica
 from streaming.service.share_state.thread import ShareStateThread, is_surely_owner
-from streaming.service.starts import StartTimes, announce, begin_epoch, config_epochs
+from streaming.service.starts import Options, StartTimes, announce, begin_epoch, config_epochs
 from streaming.service.status import ReplicaWatch, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import LogAndState, as_topics_error, prepare_topics

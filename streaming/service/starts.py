@@ -1,16 +1,17 @@
-"""The start of a coordinator: the time of each stage, its announcement on the events topic, and its
-configuration.
+"""The start of a coordinator: its options, the time of each stage, its announcement on the events topic, its
+configuration, and the pauses before restarts.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import structlog
 
-from checkpoints.checkpoint import Checkpoint
+from checkpoints.checkpoint import Checkpoint, code_version
 from checkpoints.metadata import Epoch, Identity
-from checkpoints.upgrades import code_version
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import record_of
@@ -19,7 +20,11 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
-from streaming.service.outages.outage import Acted
+from streaming.query.session import LOOPBACK
+from streaming.service.clock.pace import REST_INTERVAL_MS
+from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
+from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S, Acted
+from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topics import as_topics_error
 
 log = structlog.get_logger()
@@ -113,3 +118,80 @@ def config_epochs(epochs: Sequence[Epoch], identity: Identity) -> tuple[ConfigEp
         ConfigEpoch(e.from_batch, base.with_settings(e.settings), frozenset(e.skip), e.after_ms)
         for e in epochs
     )
+
+
+# The options of a coordinator.
+
+
+REPLICA_BATCH_INTERVAL_MS = 1_000
+"""The interval of batches with a replica. Only views wait for a batch then, and larger batches cost less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a coordinator. `settings` are by Kafka's dotted names.
+
+    With `replica` a second process answers before the query (`streaming.replica`). `batch_interval_ms` is the
+    interval of the query's batches. None means REPLICA_BATCH_INTERVAL_MS with a replica, and no pause without
+    one.
+
+    `checkpoint` is the path or URI of the checkpoint, or None if it is in `folder`. `rest_interval_ms` is the
+    interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
+    dead-letter unread. `shards` is the number of shards of a partition (`streaming.query.admission`). If it
+    is None, it is the state's number, or the default for a new state. With `take_over_topics` the coordinator
+    may claim topics of another folder (`streaming.service.ownership`). With `standby` it waits until they are
+    free. If gateways are separate processes, an outage ends at the first request, at the latest
+    `first_request_wait_s` after the start of the query. `master`, `driver_host` and the settings `spark` are
+    as in `Session`. `state_partitions` is the number of partitions in which Spark keeps the state. None has
+    the same meaning as for `shards`.
+    """
+
+    client_config: ClientConfig
+    folder: Path
+    layout: TopicLayout = field(default_factory=TopicLayout.named)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str | None = None
+    skip: tuple[str, ...] = ()
+    ui_host: str = LOOPBACK
+    ui_port: int | None = 0
+    tick_interval_ms: int = DEFAULT_INTERVAL_MS
+    rest_interval_ms: int = REST_INTERVAL_MS
+    clock_lag_ms: int = 0
+    topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
+    replica: bool = True
+    batch_interval_ms: int | None = None
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    shards: int | None = None
+    take_over_topics: bool = False
+    standby: bool = False
+    first_request_wait_s: float = FIRST_REQUEST_WAIT_S
+    master: str | None = None
+    driver_host: str | None = None
+    state_partitions: int | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def interval_ms(self) -> int:
+        """The interval of the query's batches in ms."""
+        if self.batch_interval_ms is not None:
+            return self.batch_interval_ms
+        return REPLICA_BATCH_INTERVAL_MS if self.replica else 0
+
+
+# The pauses before restarts.
+
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+# More doublings are beyond the longest pause. A float ends at 1,024 of them.
+_DOUBLINGS_MAX = 10
+
+
+def backoff_s(restarts: int, first_s: float = FIRST_PAUSE_S) -> float:
+    """Return the pause in seconds before another start, after `restarts` starts since it last worked: 0
+    before the first start, `first_s` before the second, then twice the last pause, at most `LONGEST_PAUSE_S`.
+    """
+    if not restarts:
+        return 0.0
+    return min(first_s * 2.0 ** min(restarts - 1, _DOUBLINGS_MAX), LONGEST_PAUSE_S)

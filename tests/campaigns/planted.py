@@ -36,10 +36,10 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
+from state.protocol import Received
 from state.timeline import StepFunction
 from streaming.query.operator import Operator
 from streaming.service import coordinator

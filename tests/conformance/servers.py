@@ -20,7 +20,7 @@ from embedded.jars import jar_paths
 from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.connections import Address
@@ -29,7 +29,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import unpack
 from kafka_why.contract.layout import TopicLayout
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from tests.conformance.acls import PASSWORD, REFRESH_S, SUPER_USERS, USERS, Rule, set_acls, user
 from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer

@@ -7,7 +7,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from embedded.broker import EmbeddedBroker
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.upstream.connections import Address
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout

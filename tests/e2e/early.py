@@ -13,7 +13,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import request_of
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from tests.e2e.harness import child_pids, command_of, coordinating, read_topic, wait_until
 
 

@@ -22,7 +22,7 @@ from kafka.errors import FencedInstanceIdError, KafkaConnectionError
 
 from assignors.kafka.uniform import UniformAssignor
 from clients.assignor_adapter import CoordinatorAdapter
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import EntryType

@@ -31,7 +31,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import TopicReader, layout_on
 from operations.admin.requests import LEAVE_VERSION
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from tests.harness.form import formed
 from tests.harness.member_requests import heartbeat, join_group, sync_group
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA

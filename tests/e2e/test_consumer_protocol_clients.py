@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import KafkaException
 
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import (

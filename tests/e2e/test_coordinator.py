@@ -14,7 +14,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.service_folder import ServiceFolder
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.status import read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout, wait_until

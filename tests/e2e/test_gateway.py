@@ -16,7 +16,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig

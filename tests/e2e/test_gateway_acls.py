@@ -18,8 +18,7 @@ from kafka.record import MemoryRecordsBuilder
 from embedded.broker import EmbeddedBroker
 from gateway.authorization.acls import Operation, PatternType, Permission, ResourceType
 from gateway.authorization.sources import AclOptions, CurrentAcls
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address

@@ -19,7 +19,7 @@ import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from cli.processes.child import Child
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.messages import ErrorCode
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin

@@ -16,7 +16,7 @@ from embedded.broker import EmbeddedBroker
 from gateway.apis import transactions
 from gateway.authorization.sources import AclOptions
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed

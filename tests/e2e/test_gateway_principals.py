@@ -16,8 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.protocol.api_key import ApiKey
 
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.upstream import connections
 from gateway.upstream.cluster import Cluster

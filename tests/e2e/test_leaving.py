@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, share
 from tests.e2e.harness import history_of

@@ -29,11 +29,11 @@ from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.metrics.service import Metrics
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Received
+from state.protocol import Received
 from streaming.query.operator import Operator
 from streaming.service import coordinator as service
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.status import read_status
 from tests.e2e.early import answering, answers, pid_of_replica
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until

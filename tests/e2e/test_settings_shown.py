@@ -11,8 +11,7 @@ import uvloop
 from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators

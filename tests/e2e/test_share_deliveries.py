@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from cli import main
 from embedded.broker import EmbeddedBroker
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections import kafka_clients

@@ -30,7 +30,6 @@ from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTas
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from streaming.service.share_state import thread as share_state
-from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.open_tasks import NOT_PERMITTED
 from streaming.service.share_state.partition_tasks import (
     PartitionTask,
@@ -38,7 +37,7 @@ from streaming.service.share_state.partition_tasks import (
     SharePartition,
     carry_out,
 )
-from streaming.service.share_state.thread import ShareStateThread
+from streaming.service.share_state.thread import BrokerCoordinators, ShareStateThread
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
 from tests.harness.group_views import view_with

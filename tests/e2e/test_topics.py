@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from embedded.broker import EmbeddedBroker
 from embedded.child_jvm import HOST
-from gateway.telemetry.writer import expect_topic
+from gateway.telemetry.service import expect_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
     CREATED_TOPIC_BYTES,

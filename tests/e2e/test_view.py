@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cli.live_view import LiveView
 from clients.coordinator_client import CoordinatorClient
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import stable_member, wait_until
 

@@ -17,7 +17,7 @@ from kafka.admin import NewTopic
 
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
 from embedded.child_jvm import HOST
-from embedded.paths import broker_archive
+from embedded.jars import broker_archive
 
 pytestmark = pytest.mark.e2e
 

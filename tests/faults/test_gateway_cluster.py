@@ -24,7 +24,7 @@ from kafka.record import MemoryRecordsBuilder
 
 from clients.coordinator_client import CoordinatorClient
 from gateway.apis.addresses import GROUP, TRANSACTION
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.connections import Address
 from kafka_why import stored_log
@@ -36,7 +36,7 @@ from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import LogWalk, StoredLog
 from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.topics import wanted_settings
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember
 from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, wait_until

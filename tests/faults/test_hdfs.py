@@ -19,7 +19,7 @@ from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from kafka_why.contract.messages import ErrorCode
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     QUICK_SPARK,

@@ -14,8 +14,8 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.ownership import owner
+from streaming.service.ownership.lease import Standby
 from streaming.service.ownership.owner import NotOwner, TopicsOwnership
-from streaming.service.ownership.standby import Standby
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
 from tests.faults.test_owner import claim_of, claim_topics, running, ticking

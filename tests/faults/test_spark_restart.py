@@ -32,8 +32,8 @@ from streaming.query.jvm import OwnJvm, SparkFailed
 from streaming.query.session import Session
 from streaming.query.storage import HadoopFiles
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
 from streaming.service.query import spark_keeper
+from streaming.service.starts import Options
 from streaming.service.status import read_status
 from tests.e2e.harness import (
     QUICK_SPARK,

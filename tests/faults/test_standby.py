@@ -34,7 +34,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.topic_reader import layout_on
-from streaming.service.lost_requests import FILE, LostRequests
+from streaming.service.can_continue import FILE, LostRequests
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import (

@@ -24,7 +24,7 @@ from kafka_why.local_files import LocalFiles
 from kafka_why.partitioner import partition_of
 from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.status import read_status
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (

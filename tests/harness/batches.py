@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from checkpoints import codec
 from state.config import BrokerConfig, ConfigChange, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
 from state.kafka.context import KafkaGroup
 from state.kafka.group import DeadlineReached
+from state.protocol import Outage, Received
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, StepFunction, Timeline
 from tests.harness import invariants

@@ -9,7 +9,7 @@ from operations.replay.collect import Collector, TopicRecord
 from operations.replay.recording import HandledBatch, RecordingHeader
 from state.config import CoordinatorConfig
 from state.dispatch import step
-from state.inputs import Outage
+from state.protocol import Outage
 from state.timeline import StepFunction
 from streaming.query.admission import shard_of
 from streaming.query.operator import Operator

@@ -11,9 +11,8 @@ from msgspec import UNSET
 
 from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
-from gateway.coordinator.failures import failed
+from gateway.coordinator.failures import failed, refused
 from gateway.coordinator.groups import KnownGroup, known_of
-from gateway.coordinator.oversized import refused
 from kafka_why.contract.kafka.requests import AnyRequest, DescribeGroup, RegexResolved
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult

@@ -21,7 +21,7 @@ from operations.whatif.facts import (
 from operations.whatif.run import GroupLog, Run
 from operations.whatif.text import simulate
 from state.config import Configs, CoordinatorConfig
-from state.inputs import Received
+from state.protocol import Received
 from state.timeline import Row
 
 BEGIN_MS = 1_795_230_000_000  # 2026-11-21 03:00 UTC

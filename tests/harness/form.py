@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from streaming.service.options import Options
+from streaming.service.starts import Options
 
 has_replica = True
 """Set once, before tests are collected."""

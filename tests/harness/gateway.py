@@ -21,8 +21,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
-from gateway.net.server import Gateway
+from gateway.net.server import Gateway, GatewayOptions
 from gateway.quotas import NO_RULES, QuotaRules, Quotas
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster

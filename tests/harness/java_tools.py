@@ -11,9 +11,8 @@ from tempfile import TemporaryDirectory
 
 from cli.processes.child import Child
 from embedded.broker import archive_options
-from embedded.jars import jar_paths
+from embedded.jars import cache_dir, jar_paths
 from embedded.java import find_java
-from embedded.paths import cache_dir
 
 _RUN_TIMEOUT_S = 120
 # The tool's default of 5 s is too short for a coordinator on a busy machine.

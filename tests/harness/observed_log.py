@@ -33,7 +33,7 @@ from kafka_why.observed.records import (
     TargetEpoch,
 )
 from kafka_why.observed.step import observe, sight
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogRow
 from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
 
 DATA = Path(__file__).parents[1] / "data"

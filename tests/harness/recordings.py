@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from checkpoints.export_file import ExportedGroup
+from checkpoints.sealed_file import ExportedGroup
 from operations.replay.recording import Line, LogLine, OutputLine, RecordingHeader, StartLine
 
 

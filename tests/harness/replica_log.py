@@ -8,7 +8,7 @@ from checkpoints.metadata import Epoch, Identity
 from kafka_why.contract.codec import clock_record, is_clock_record, unpack
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
-from state.inputs import Outage
+from state.protocol import Outage
 from state.timeline import StepFunction
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.replica.answers import EarlyRecord

@@ -11,7 +11,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
 from streaming.service.coordinator import Coordinator
-from streaming.service.options import Options
+from streaming.service.starts import Options
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout
 from tests.harness.form import formed

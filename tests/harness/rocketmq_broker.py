@@ -24,7 +24,7 @@ from kafka_why.contract.rocketmq.responses import (
     SetMessageRequestModeResponse,
 )
 from state.config import BrokerConfig
-from state.inputs import Received
+from state.protocol import Received
 from state.rocketmq.context import Effects
 from state.rocketmq.group import RocketMqGroup, next_scan
 from state.rocketmq.protocol import RocketMqEvent, step

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.exchange import AskBroker, ConnectedClient
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions

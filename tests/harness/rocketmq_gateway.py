@@ -18,14 +18,13 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import PendingRequest, PendingRequests
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.limits import Limits
-from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
-from gateway.rocketmq.groups import RocketmqGroupRequests
 from gateway.rocketmq.metrics import RocketmqCounts
-from gateway.rocketmq.peers import Peers
-from gateway.rocketmq.restarts import Restart
+from gateway.rocketmq.peers import Peers, Restart
+from gateway.rocketmq.service import RocketmqGroupRequests
 from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import Request as KafkaRequest

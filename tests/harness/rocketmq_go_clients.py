@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from embedded.paths import cache_dir
+from embedded.jars import cache_dir
 from tests.harness.java_program import ReportingProgram
 
 SOURCES = Path(__file__).with_name("rocketmq_go")

@@ -63,11 +63,11 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.messages import ReleaseGroup
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
-from state.kafka.step import KafkaEvent
+from state.kafka.protocols import KafkaEvent
+from state.protocol import Outage, Received
 from state.timeline import Row, Timeline
 from tests.harness import (
     consumer_requests,

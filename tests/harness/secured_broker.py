@@ -21,8 +21,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from embedded.broker import EmbeddedBroker, Ports, free_ports
-from embedded.broker_settings import escaped
+from embedded.broker import EmbeddedBroker, Ports, escaped, free_ports
 from embedded.child_jvm import HOST
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig

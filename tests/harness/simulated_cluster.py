@@ -12,7 +12,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import SettingValue
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.inputs import Received, cause_of
+from state.protocol import Received, cause_of
 from state.timeline import StepFunction
 from streaming.replica.audit import AnswerDifference
 from streaming.replica.terms import ReplicaSeed

@@ -14,12 +14,10 @@ from checkpoints.spark_logs import SPARK
 from kafka_why.contract.codec import Clock, clock_of, is_pack
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs
-from state.inputs import Outage
+from state.protocol import Outage
 from state.timeline import StepFunction
-from streaming.query.admission import Admission, shard_of
-from streaming.query.log_order import LogRow
-from streaming.query.operator import ConfigEpoch, Operator
-from streaming.query.shard_call import ShardCall
+from streaming.query.admission import Admission, LogRow, shard_of
+from streaming.query.operator import ConfigEpoch, Operator, ShardCall
 from tests.harness.operator_call import spark_state
 from tests.harness.simulated_broker import Broker, StoredRecord
 
@@ -228,7 +226,7 @@ class Query:
 
 
 class MemoryFiles:
-    """A place for files (`checkpoints.files.Files`) in memory."""
+    """A place for files (`checkpoints.metadata.Files`) in memory."""
 
     uri = "memory"
     local = None

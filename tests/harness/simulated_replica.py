@@ -6,9 +6,16 @@ from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from streaming.replica.follower import RequestsFollower
-from streaming.replica.messages import BatchCommitted, PromoteReplica, StartReplica
 from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import NO_OWNER, ReplicaSeed, first_terms, later_terms
+from streaming.replica.terms import (
+    NO_OWNER,
+    BatchCommitted,
+    PromoteReplica,
+    ReplicaSeed,
+    StartReplica,
+    first_terms,
+    later_terms,
+)
 from streaming.service.can_continue import handled_ends
 from streaming.service.replica.supervision import NEAR_MS, SparkSource, can_continue_with
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer

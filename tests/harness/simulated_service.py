@@ -15,7 +15,7 @@ from kafka_why.contract.early_answers import ReplicaId
 from streaming.query.operator import ConfigEpoch
 from streaming.service.clock.ticker import fence
 from streaming.service.outages.outage import Acted, acted_so_far
-from streaming.service.query.continuity import Continuity
+from streaming.service.query.coordinating import Continuity
 from streaming.service.replica.supervision import Replica as ServicesReplica
 from streaming.service.starts import begin_epoch, config_epochs
 from streaming.service.topics import LogAndState

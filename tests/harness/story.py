@@ -21,12 +21,12 @@ from kafka_why.contract.kafka.responses import (
     TxnOffsetCommitResponse,
 )
 from kafka_why.contract.protocols.subscriptions import decode_assignment, decode_subscribed_topics
-from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import Effects, KafkaGroup, TransactionChange
 from state.kafka.group import DeadlineReached, PendingOffsets
+from state.kafka.protocols import KafkaEvent
 from state.kafka.share_group import ShareGroup
-from state.kafka.step import KafkaEvent
+from state.protocol import Failed, Outage, Quarantine, Received
 from tests.harness import consumer_story, share_story
 from tests.harness.options import time_text
 

@@ -15,9 +15,9 @@ from uuid import UUID
 from msgspec import json, structs
 
 from checkpoints import codec
+from checkpoints.checkpoint import code_version
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
-from checkpoints.upgrades import code_version
 from kafka_why.contract.codec import AnyRequest, record_of
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,

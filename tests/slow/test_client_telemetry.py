@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import serving
 from kafka_why.contract.telemetry import (
     LAST_HEARTBEAT,

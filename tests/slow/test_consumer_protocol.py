@@ -17,7 +17,7 @@ import pytest
 from kafka import KafkaProducer
 
 from cli import main
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import history_of, wait_until

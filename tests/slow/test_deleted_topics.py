@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from cli.groups import groups
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import PARTITIONS, RECORDS, PythonMember, consume, new_group, produce, share

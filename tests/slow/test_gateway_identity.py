@@ -12,9 +12,8 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaException
 from kafka import KafkaConsumer
 
-from gateway.net.options import GatewayOptions
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
+from gateway.net.server import GatewayOptions
+from gateway.security.authentication import MECHANISMS, ClientAuth, ListenerSecurity, SecuritySettings
 from gateway.service import serving
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from operations.admin.requests import GroupRequests

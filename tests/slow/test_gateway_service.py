@@ -10,7 +10,7 @@ from confluent_kafka import ThrottleEvent
 
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.running import RunningGateway
 from gateway.service import running
 from gateway.upstream.connections import Address

@@ -27,8 +27,7 @@ from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import analyze
-from streaming.observing.query import ObserverOptions
-from streaming.observing.service import Observer
+from streaming.observing.service import Observer, ObserverOptions
 from streaming.service.topics import TopicsError
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, share
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, read_topic, wait_until

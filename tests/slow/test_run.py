@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StoredGroup, decode_group
-from checkpoints.export_file import ExportFile
+from checkpoints.sealed_file import ExportFile
 from checkpoints.state_stores import describe_damage
 from cli import main
 from clients.coordinator_client import CoordinatorClient

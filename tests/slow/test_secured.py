@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli import main
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import serving
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address

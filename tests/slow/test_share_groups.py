@@ -11,12 +11,12 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.sources import AclOptions
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.share_groups import Coordinators
-from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.partition_tasks import SharePartition
+from streaming.service.share_state.thread import BrokerCoordinators
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import topic_id_of, wait_until
 from tests.harness.kafkas_shares import JavaShares, ShareMember

@@ -20,8 +20,7 @@ from kafka_why.contract.codec import unpack
 from state.config import CoordinatorConfig
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.operator import ConfigEpoch, Operator
-from streaming.query.pipeline import coordinate
-from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
+from streaming.query.pipeline import FILE_SCHEMA, READ_SCHEMA, coordinate
 from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTITIONS
 from tests.spark.log import LAYOUT, Log, Record
 

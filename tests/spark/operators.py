@@ -11,7 +11,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Failed, Received
+from state.protocol import Failed, Received
 from streaming.query.operator import Operator
 
 DEADLY = "deadly"

@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Identity
+from checkpoints.sealed_file import ExportFile
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from kafka_why.contract.codec import clock_record, encode
 from state.kafka.classic_group import ClassicGroup
 from streaming.query.admission import DEFAULT_SHARDS, MAX_SHARDS
 from streaming.query.operator import Operator
-from streaming.query.seeding import read_state
+from streaming.query.pipeline import read_state
 from streaming.service.stored_state import moving
 from tests.harness.checkpoints import path_of, spark_of
 from tests.spark.harness import Bench, Written, answers, events, make_operator, of_topic

@@ -23,11 +23,10 @@ from streaming.events_table import events_table
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder
 from streaming.observing.pipeline import COUNTS, FolderSink, observe_groups
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
-from streaming.query.pipeline import StatefulFunction
-from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
+from streaming.query.pipeline import FILE_SCHEMA, READ_SCHEMA, StatefulFunction
 from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
 
 LAYOUT = TopicLayout.observed("o", 1)

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from kafka_why.contract.messages import ErrorCode
-from state.inputs import Outage
+from state.protocol import Outage
 from streaming.query.operator import ConfigEpoch
 from streaming.service.stored_state.continuation import NotContinued
-from streaming.service.stored_state.reading import retained_batches
+from streaming.service.stored_state.moving import retained_batches
 from streaming.service.stored_state.rollback import Rollback, RollbackRefused, roll_back
 from tests.spark.harness import Bench, Written, answers, events, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from embedded.paths import spark_archive
+from embedded.jars import spark_archive
 from streaming.query.jvm import SOCKET_FOLDER_MAX_BYTES
 
 

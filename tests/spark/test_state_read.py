@@ -14,7 +14,7 @@ from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from operations.stored.frames import answer_json, answer_text, create_views, schema_of, write_parquet
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from state.kafka.context import new_member_id
-from streaming.service.stored_state.reading import StateNotRead, StoredState, read_stored, retained_batches
+from streaming.service.stored_state.moving import StateNotRead, StoredState, read_stored, retained_batches
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench
 from tests.spark.log import NAMESPACE, T0, Log, join, sync

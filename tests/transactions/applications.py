@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedded.jars import jar_paths
+from embedded.jars import cache_dir, jar_paths
 from embedded.java import find_java
-from embedded.paths import cache_dir
 from tests.campaigns.verdict import Verdict
 from tests.harness.java_tools import java_options
 from tests.transactions.checker import Copy, copied_value, judge_copies, judge_counts, word_of

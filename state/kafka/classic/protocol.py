@@ -26,7 +26,6 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.messages import ErrorCode
-from state.inputs import Outage
 from state.kafka.classic import rebalance
 from state.kafka.classic.assignment import topic_metadata
 from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS, arm_session
@@ -36,7 +35,7 @@ from state.kafka.context import RuleAndError, RuleId, StepContext
 from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.offsets import pending_offsets
 from state.kafka.protocol import KafkaProtocol, common_fields
-from state.protocol import Handlers
+from state.protocol import Handlers, Outage
 
 # A group as readers see it: its view on the groups topic, and DescribeGroups (rows V2, V3).
 #

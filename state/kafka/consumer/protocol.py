@@ -31,7 +31,6 @@ from kafka_why.contract.kafka.snapshot import (
     named,
 )
 from kafka_why.contract.messages import ErrorCode
-from state.inputs import Outage
 from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS
 from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer import classic_members
@@ -51,7 +50,7 @@ from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import pending_offsets
 from state.kafka.protocol import Before, KafkaProtocol, common_fields, topic_snapshots
-from state.protocol import Handlers, WhyRefused
+from state.protocol import Handlers, Outage, WhyRefused
 
 # A group as readers see it: its view on the groups topic, and ConsumerGroupDescribe (rows AD3 to AD5).
 

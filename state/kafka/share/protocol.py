@@ -46,7 +46,6 @@ from kafka_why.contract.kafka.snapshot import (
     named,
 )
 from kafka_why.contract.messages import ErrorCode
-from state.inputs import Outage
 from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
@@ -77,7 +76,7 @@ from state.kafka.share.state import (
     topic_metadata,
 )
 from state.kafka.share_group import InitializationTask, ShareGroup, ShareMember
-from state.protocol import Handlers, WhyRefused
+from state.protocol import Handlers, Outage, WhyRefused
 
 # A share group as readers see it: its view on the groups topic, ShareGroupDescribe and
 # DescribeShareGroupOffsets.

@@ -5,7 +5,7 @@ group. So clock records may be rare while no group has a member or a client. Off
 of locks and of unused member ids are then late by one pause at most.
 
 The groups topic shows if a group has a member. It is read to its end after a batch has processed the last
-request (`streaming.service.clock.members_watcher`). Any later request makes clock records frequent again.
+request (`streaming.service.clock.ticker`). Any later request makes clock records frequent again.
 """
 
 import threading

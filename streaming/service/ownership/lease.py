@@ -5,23 +5,207 @@ earlier owner.
 """
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import structlog
 from kafka.errors import KafkaError
+from msgspec import structs
 
-from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import Identity
-from checkpoints.upgrades import check_planned, code_version
+from checkpoints.checkpoint import Checkpoint, check_planned, code_version
+from checkpoints.metadata import Identity, Moved
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import BackgroundThread
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.can_continue import check_can_continue
 from streaming.service.clock.ticker import fence
-from streaming.service.ownership.owner import TopicsOwnership, claim_of
-from streaming.service.ownership.standby import Standby
+from streaming.service.ownership.owner import (
+    ClockRecords,
+    NotOwner,
+    TopicsOwnership,
+    check_state,
+    claim_of,
+    is_same_folder,
+    silence_ms,
+)
+
+# The standby: it waits until the owner of the topics is silent or has ended, and then claims them.
+#
+# The owner runs while it appends clock records (`streaming.service.ownership.owner`). Machines' clocks are
+# not compared: the standby measures how long no clock record comes. Silence counts only while this process
+# runs and a broker answers, because an unreachable broker silences every owner.
+
+
+# The pause after each clock record. With it, a standby reads only a small part of the requests topic.
+PAUSE_S = 0.2
+# The time for which one poll waits for a clock record. Claims are read between two polls.
+POLL_S = 0.5
+# A poll that took longer waited for a broker, or this process was stopped. It counts as one poll.
+LONG_POLL_S = 2.0
+# An owner that has also lost its brokers gets this much longer to reconnect. Its producer waits up to
+# `ticker.RECONNECT_MAX_MS`, then finds the leader and resends its records.
+RETURN_S = 3.0
+
+
+class StandbyThread(BackgroundThread):
+    """A thread that runs `lead`, which waits and then takes over. `lead` adds the parts that it starts to its
+    stack, which `stop` closes. It returns soon after its event is set. `on_error` is called in the thread if
+    `lead` fails.
+    """
+
+    def __init__(
+        self, lead: Callable[[ExitStack, threading.Event], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        super().__init__("standby")
+        self._lead = lead
+        self._on_error = on_error
+        self._leading = ExitStack()
+
+    def stop(self) -> None:
+        """End the wait, or stop the parts that were started after it."""
+        super().stop()
+        self._leading.close()
+
+    def _run(self) -> None:
+        try:
+            self._lead(self._leading, self._stopped)
+        except Exception as error:  # noqa: BLE001 - whatever ends a start
+            if not self._stopped.is_set():
+                log.error("the standby ends", reason=str(error))
+                self._on_error(error)
+
+
+class Silence:
+    """The time for which the owner has been silent: the total time of polls that found no record of it."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset the time, because the owner has appended a record."""
+        self.seconds = 0.0
+        self._was_cut_off = False
+        self._polled_s = self._now_s()
+
+    def cut_off(self) -> None:
+        """Reset the time, because no broker answered, so the owner could not append a record."""
+        self.reset()
+        self._was_cut_off = True
+
+    def add_poll(self) -> None:
+        """Add the time of a poll that found no record of the owner. If it took longer than LONG_POLL_S, the
+        brokers were unreachable, and only POLL_S is added.
+        """
+        now_s = self._now_s()
+        took_s = now_s - self._polled_s
+        self._polled_s = now_s
+        if took_s > LONG_POLL_S:
+            self._was_cut_off = True
+            took_s = POLL_S
+        self.seconds += took_s
+
+    def is_longer_than(self, limit_ms: int) -> bool:
+        """Return True if a running owner would have appended a record by now."""
+        return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
+
+
+class Standby:
+    """A standby, which waits for the topics and claims them. `on_reason` is called with a sentence when the
+    reason to wait changes, and `check` once per poll. An error of `check` ends the wait. For one thread.
+    `ownership` has no claim yet.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        ownership: TopicsOwnership,
+        on_reason: Callable[[str], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._ownership = ownership
+        self._on_reason = on_reason
+        self._check = check
+        self._reason = ""
+        self._owner: Claim | None = None
+        self._silence = Silence()
+
+    def claim_when_silent(
+        self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
+    ) -> bool:
+        """Claim the topics as soon as their owner does not run. Return False if `stopping` was set before.
+
+        The arguments are those of `TopicsOwnership.claim`. Raises NotOwner if the topics belong to another
+        state, because waiting would be useless. An owner that is killed is silent for `silence_ms`. An owner
+        that ends in order releases its claim.
+        """
+        with closing(ClockRecords(self._client_config, self._layout)) as clock:
+            self._silence.reset()
+            while not stopping.is_set():
+                self._check()
+                try:
+                    is_free = self._is_free(wanted, clock, take_over=take_over, moved=moved)
+                    if is_free and self._claim(wanted, take_over=take_over, moved=moved):
+                        return True
+                except KafkaError as error:
+                    self._silence.cut_off()
+                    self._report(f"no broker answers: {type(error).__name__}")
+                    # After a broker was killed, kafka-python's consumers sometimes returned nothing more.
+                    with suppress(KafkaError):
+                        clock.reconnect()
+                        self._ownership.reconnect()
+                if not self._silence.seconds:
+                    stopping.wait(PAUSE_S)
+        return False
+
+    def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
+        """Poll once, and return True if the topics can be claimed."""
+        owner = self._ownership.claim_in_force(wanted.requests_topic_id)
+        if owner is None:
+            return True
+        check_state(owner, wanted, moved, take_over=take_over)
+        if self._owner is None or owner.claim_id != self._owner.claim_id:
+            self._silence.reset()  # a new owner has not started its clock yet
+        self._owner = owner
+        if owner.is_released or is_same_folder(owner, wanted):
+            return True
+        if clock.comes_within(POLL_S):
+            self._silence.reset()
+        else:
+            self._silence.add_poll()
+        self._report(f"the coordinator that owns the topics runs: {owner}")
+        if not self._silence.is_longer_than(silence_ms(owner.tick_interval_ms)):
+            return False
+        log.warning(
+            "the owner of the topics is silent", owner=str(owner), silent_s=round(self._silence.seconds, 1)
+        )
+        return True
+
+    def _claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
+        """Claim the topics. Return False if another standby was first."""
+        wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
+        try:
+            self._ownership.claim(wanted, take_over=take_over, moved=moved, silent=self._owner)
+        except NotOwner as error:
+            if self._ownership.claim_in_force(wanted.requests_topic_id) is None:
+                raise  # a coordinator runs whose claim is no longer on the topic
+            log.info("the topics could not be claimed", reason=str(error))
+            return False
+        return True
+
+    def _report(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            log.info("standing by", reason=reason)
+            self._on_reason(reason)
+
 
 log = structlog.get_logger()
 

@@ -190,7 +190,7 @@ class TopicsOwnership(Closeable):
         Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
         them. `moved` is the state's origin: the topics of the folder that it came from may be claimed, unless
         a coordinator ran there after the export. `silent` is a claim whose coordinator is known not to run
-        (`streaming.service.ownership.standby`).
+        (`streaming.service.ownership.lease`).
         """
         claim_in_force = self.claim_in_force(wanted.requests_topic_id)
         self._check(claim_in_force, wanted, moved, take_over=take_over, silent=silent)

@@ -118,7 +118,7 @@ def describe_failing_batch(
     """Return one paragraph for the operator: the batch, its records, the failing record if known, and what to
     do.
 
-    `interrupted` are the requests that workers handled when they died (`streaming.query.shard_call`).
+    `interrupted` are the requests that workers handled when they died (`streaming.query.operator`).
     """
     named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(interrupted))
     if named:

@@ -27,7 +27,6 @@ from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import describe_full_disk
 from streaming.query.session import Session
-from streaming.service.backoff import backoff_s
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.batches import (
@@ -37,6 +36,7 @@ from streaming.service.query.batches import (
     describe_failing_batch,
 )
 from streaming.service.query.spark_keeper import SparkEnded, SparkKeeper
+from streaming.service.starts import backoff_s
 from streaming.service.status import StatusBoard
 
 FAILURES_TO_NAME_THE_BATCH = 3

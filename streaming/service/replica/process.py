@@ -17,18 +17,18 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
-from streaming.query.seeding import read_state
-from streaming.replica.messages import (
+from streaming.query.pipeline import read_state
+from streaming.replica.terms import (
     BatchCommitted,
     PendingChanges,
     PromoteReplica,
     ReplicaReport,
+    ReplicaSeed,
     StartReplica,
     decode_report,
     encode_line,
 )
-from streaming.replica.terms import ReplicaSeed
-from streaming.service.stored_state.reading import retained_batches
+from streaming.service.stored_state.moving import retained_batches
 
 _END_GRACE_S = 1.0
 

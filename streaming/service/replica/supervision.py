@@ -21,11 +21,17 @@ from kafka_why.contract.service import NOT_STARTED, ReplicaPhase, ReplicaState
 from kafka_why.topic_reader import TopicReader
 from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
-from streaming.replica.messages import BatchCommitted, PromoteReplica, ReplicaReport, StartReplica
-from streaming.replica.terms import NO_OWNER, write_seed
-from streaming.service.backoff import backoff_s
+from streaming.replica.terms import (
+    NO_OWNER,
+    BatchCommitted,
+    PromoteReplica,
+    ReplicaReport,
+    StartReplica,
+    write_seed,
+)
 from streaming.service.can_continue import handled_ends
 from streaming.service.replica.process import ReplicaProcess, make_seed
+from streaming.service.starts import backoff_s
 from streaming.service.topics import LogAndState
 
 FIRST_PAUSE_S = 0.2

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportHeader, write_export
 from checkpoints.metadata import OwnerRecord
+from checkpoints.sealed_file import ExportHeader, write_export
 from streaming.service.stored_state.continuation import (
     Cluster,
     Continuation,
@@ -22,8 +22,7 @@ from streaming.service.stored_state.continuation import (
     continuation,
     no_cluster,
 )
-from streaming.service.stored_state.moving import header_at
-from streaming.service.stored_state.reading import StateNotRead, read_stored, retained_batches
+from streaming.service.stored_state.moving import StateNotRead, header_at, read_stored, retained_batches
 
 _ATTEMPTS = 3
 

@@ -17,7 +17,7 @@ from kafka import TopicPartition
 from msgspec import Struct
 from msgspec.structs import replace
 
-from checkpoints.checkpoint import Checkpoint
+from checkpoints.checkpoint import SAME_RULES, Checkpoint
 from checkpoints.metadata import CommittedBatch, Epoch, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import (
     SPARK,
@@ -27,7 +27,6 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.state_stores import is_intact
-from checkpoints.upgrades import SAME_RULES
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, unpack
 from kafka_why.contract.early_answers import is_by_query

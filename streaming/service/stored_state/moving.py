@@ -9,24 +9,27 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import structlog
 from kafka import TopicPartition
 from msgspec.structs import replace
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoints import codec
-from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
+from checkpoints.checkpoint import Checkpoint, code_version
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
+from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
 from checkpoints.spark_logs import (
+    SPARK,
     read_next_watermark_ms,
     read_planned,
     rewrite_next_watermark_ms,
     rewrite_planned,
 )
-from checkpoints.upgrades import code_version
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import is_clock_record, unpack
 from kafka_why.contract.layout import TopicLayout
@@ -38,7 +41,7 @@ from state.dispatch import next_deadline_ms
 from state.kafka.group import Group
 from state.kafka.offsets import precede_other_log
 from streaming.query.admission import shard_of, takes_packs
-from streaming.query.seeding import read_state, write_state
+from streaming.query.pipeline import read_state, write_state
 from streaming.service.outages.outage import is_topic_metadata
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state.continuation import Continuation
@@ -277,3 +280,75 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
             raise ExportError(f"the export has group {exported.group_id!r} twice")
         shard[exported.group_id] = entry
     return shards
+
+
+# Reading the state of a checkpoint, even while a coordinator uses it.
+#
+# Nothing is locked and nothing is written. Spark's files of a committed batch do not change; they are
+# removed when the batch is old (`minBatchesToRetain`).
+
+
+log = structlog.get_logger()
+_ATTEMPTS = 3
+
+
+class StateNotRead(RuntimeError):
+    """The state after a batch cannot be read. The message names the readable batches."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The groups after a committed batch, and the watermark in ms of the next one."""
+
+    batch: int
+    watermark_ms: int
+    record: OwnerRecord
+    groups: list[ExportedGroup]
+
+    @property
+    def config(self) -> CoordinatorConfig:
+        """The configuration in force at the watermark."""
+        known = [epoch for epoch in self.record.epochs if epoch.from_batch <= self.batch]
+        return configs_of(known, CoordinatorConfig()).at(self.watermark_ms)
+
+
+def retained_batches(checkpoint: Checkpoint) -> range:
+    """Return the committed batches whose state Spark keeps: the last 100, or fewer on a new checkpoint."""
+    batches = [int(name) for name in checkpoint.files.names(f"{SPARK}/commits") if name.isdigit()]
+    return range(min(batches), max(batches) + 1) if batches else range(0)
+
+
+def read_stored(
+    checkpoint: Checkpoint, spark: SparkSession, batch: int | None = None, *, spark_uri: str | None = None
+) -> StoredState:
+    """Read the state after a batch, or after the newest committed one if it is None.
+
+    If Spark removes the newest one's files meanwhile, the next is read. `spark_uri` is another location of
+    Spark's files. Raises StateNotRead, StateError, FolderError.
+    """
+    kept = retained_batches(checkpoint)
+    if not kept:
+        raise StateNotRead(f"{checkpoint} has no committed batch, so it has no state")
+    if batch is not None and batch not in kept:
+        raise StateNotRead(f"the state after batch {batch} is not kept: {_kept_text(kept)}")
+    wanted, failure = kept[-1], ""
+    for _ in range(1 if batch is not None else _ATTEMPTS):
+        wanted = kept[-1] if batch is None else batch
+        try:
+            # Read the record first: later batches only add to it.
+            record = checkpoint.record()
+            watermark_ms = read_next_watermark_ms(checkpoint.files, wanted)
+            groups = list(groups_in(read_state(spark, spark_uri or checkpoint.spark_uri, wanted)))
+            return StoredState(wanted, watermark_ms, record, groups)
+        except (PySparkException, FileNotFoundError) as error:
+            failure = str(error).strip().partition("\n")[0]
+            kept = retained_batches(checkpoint) or kept
+            log.debug("the state was not read", batch=wanted, error=failure)
+    raise StateNotRead(
+        f"the state after batch {wanted} cannot be read, because its files were removed or are damaged; "
+        f"{_kept_text(kept)}. Spark says: {failure}"
+    )
+
+
+def _kept_text(kept: range) -> str:
+    return f"batches {kept[0]} to {kept[-1]} are kept" if kept else "no batch is kept"

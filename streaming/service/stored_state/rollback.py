@@ -33,7 +33,7 @@ from streaming.service.stored_state.continuation import (
     intact_plan,
     no_cluster,
 )
-from streaming.service.stored_state.reading import StateNotRead, read_stored, retained_batches
+from streaming.service.stored_state.moving import StateNotRead, read_stored, retained_batches
 
 _QUERY_ID = "metadata"
 _NEW = f"{SPARK}.rollback"

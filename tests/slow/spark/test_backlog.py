@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from kafka_why.contract.codec import encode
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import new_member_id
-from streaming.query.seeding import FILE_SCHEMA
+from streaming.query.pipeline import FILE_SCHEMA
 from tests.e2e.harness import note
 from tests.spark.harness import Bench, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join

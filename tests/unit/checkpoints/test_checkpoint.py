@@ -11,7 +11,7 @@ import pytest
 from checkpoints.checkpoint import OUTAGES_KEPT, Checkpoint, new_namespace
 from checkpoints.metadata import Identity, KnownOutage, OwnerRecord
 from kafka_why.local_files import FolderError, FolderNotWritable
-from state.inputs import Outage
+from state.protocol import Outage
 from tests.harness.checkpoints import AFTER_MS, NEW, OLD, again, path_of, plan, spark_of
 
 IDENTITY = Identity("cluster-1", "eu-requests", "topic-1", 4, "00000000-0000-0000-0000-000000000001", 64)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
 from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved
+from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
-from state.inputs import Outage
+from state.protocol import Outage
 from tests.harness.disk_steps import record_disk_steps
 
 HEADER = ExportHeader(

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from checkpoints import codec
+from checkpoints.checkpoint import SAME_RULES
 from checkpoints.codec import STATE_VERSION
-from checkpoints.upgrades import SAME_RULES
 from clients.coordinator_client import decode_response
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.codec import unpack
@@ -126,7 +126,7 @@ def test_replayed_batch_has_the_recorded_outcome() -> None:
     """The first part begins without state, so whole logs are handled, too.
 
     Where this fails because rules were changed on purpose: give the project a new version, begin
-    `checkpoints.upgrades.SAME_RULES` with it anew, and record the history again.
+    `checkpoints.checkpoint.SAME_RULES` with it anew, and record the history again.
     """
     assert RECORDED.code_version in SAME_RULES
     assert CoordinatorConfig().with_settings(RECORDED.settings) == CONFIG

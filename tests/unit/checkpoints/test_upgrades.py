@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.checkpoint import Checkpoint
+from checkpoints.checkpoint import SAME_RULES, Checkpoint, check_answered, check_planned, code_version
 from checkpoints.metadata import Epoch, Identity, OwnerRecord
-from checkpoints.upgrades import SAME_RULES, check_answered, check_planned, code_version
 from kafka_why.local_files import FolderError
 
 IDENTITY = Identity("cluster", "requests", "topic", 1, "00000000-0000-0000-0000-000000000001", 64)

@@ -10,10 +10,10 @@ from cli.gateway_options import LISTENING, Listening
 from cli.run_gateway import GatewayToStart
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.advertised import Template
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from streaming.service.options import Options
+from streaming.service.starts import Options
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 

@@ -6,8 +6,8 @@ from multiprocessing import Pipe, get_context
 
 from cli import gateway_processes
 from cli.gateway_processes import GatewayProcesses
-from gateway.health import Checks
 from gateway.metrics.numbers import Numbers
+from gateway.running import Checks
 from kafka_why.connections.address import Address
 
 PROCESSES = 2

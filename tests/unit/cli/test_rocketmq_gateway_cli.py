@@ -8,7 +8,7 @@ import pytest
 from cli.gateway import rocketmq_gateway
 from cli.rocketmq_options import ROCKETMQ_LISTENING, RocketmqListening
 from cli.run import run
-from gateway.rocketmq.addresses import AddressTemplate
+from gateway.rocketmq.brokers import AddressTemplate
 from gateway.rocketmq.options import RocketmqOptions
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout

@@ -17,7 +17,7 @@ from cli.spark_options import SparkOptions
 from kafka_why.cli.parameters import client_config_of, pop_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.series import SeriesBounds
-from streaming.service.options import Options
+from streaming.service.starts import Options
 
 PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
 

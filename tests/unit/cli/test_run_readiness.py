@@ -3,7 +3,7 @@
 import pytest
 
 from cli.run_gateway import ALARM, REPLICA, coordinator_checks
-from gateway.health import COORDINATOR
+from gateway.running import COORDINATOR
 from kafka_why.contract.service import NO_REPLICA_STATE, PHASES, ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import CheckNote
 

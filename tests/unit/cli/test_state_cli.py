@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from checkpoints import codec
-from checkpoints.export_file import ExportedGroup, ExportHeader, write_export
 from checkpoints.metadata import Identity
+from checkpoints.sealed_file import ExportedGroup, ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 from kafka_why.service_folder import ServiceFolder

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from deploy.healthcheck import main as healthcheck
 from gateway.metrics.collector import GatewayCollector
-from gateway.metrics.counts import GatewayCounts
-from gateway.metrics.numbers import FAMILIES, counted
+from gateway.metrics.numbers import FAMILIES, GatewayCounts, counted
 from kafka_why import __version__
 from kafka_why.metrics.http import HttpPort
 from tests.harness.scraped import busy

@@ -12,7 +12,7 @@ import yaml
 from cli.gateway import gateway
 from cli.run import run
 from cli.spark_options import SparkOptions
-from gateway import health
+from gateway import running
 from kafka_why import __version__
 from kafka_why.cli.parameters import pop_fields
 
@@ -139,7 +139,7 @@ def test_probes_ask_ports_and_paths_that_are_served() -> None:
         if container["name"] in ("coordinator", "gateway"):
             path = urlsplit(probe["httpGet"]["path"])
             assert path.path in ("/healthz", "/readyz")
-            assert path.query in ("", f"exclude={health.COORDINATOR}")
+            assert path.query in ("", f"exclude={running.COORDINATOR}")
 
 
 def test_a_gateway_may_drain_before_it_is_killed() -> None:

@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from embedded import broker as embedded_broker
-from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
-from embedded.broker_settings import BrokerSettingRefused, check_broker_settings, escaped, write_settings
+from embedded.broker import (
+    BrokerFailed,
+    BrokerSettingRefused,
+    EmbeddedBroker,
+    Ports,
+    check_broker_settings,
+    escaped,
+    write_settings,
+)
 from embedded.broker_supervision import SupervisedBroker
 from embedded.java import QUICK_COMPILER
 from tests.harness.started_processes import StartedProcesses

@@ -8,8 +8,7 @@ from typing import get_args
 
 import pytest
 
-from embedded import ivy, jars
-from embedded.ivy import Artifact
+from embedded import jars, java
 from embedded.jars import (
     JARS_TOML,
     JarsUnavailable,
@@ -19,6 +18,7 @@ from embedded.jars import (
     read_jar_sets,
     render_lock,
 )
+from embedded.java import Artifact
 
 
 @pytest.fixture
@@ -161,4 +161,4 @@ def test_mirror_of_mavens_settings_is_used_where_it_applies(
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("DEFAULT_ARTIFACT_REPOSITORY", raising=False)
-    assert ivy.maven_mirror() == ("http://mirror.invalid/maven" if used else None)
+    assert java.maven_mirror() == ("http://mirror.invalid/maven" if used else None)

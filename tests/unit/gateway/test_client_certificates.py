@@ -10,9 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.security import authentication
-from gateway.security.authentication import ListenerSecurity
+from gateway.security.authentication import ClientAuth, ListenerSecurity, SecuritySettings
 from gateway.security.certificate_names import PrincipalMapper
-from gateway.security.settings import ClientAuth, SecuritySettings
 from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
 from gateway.wire.framing import framed

@@ -4,7 +4,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.deliveries.reports import DeliveryReports
+from gateway.deliveries.service import DeliveryReports
 from gateway.wire import codec
 from tests.harness.gateway import GatewayFixture, RawClient, played, topic_id
 from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched, finds_share_groups

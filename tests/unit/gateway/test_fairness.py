@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from gateway.fairness import TENANT, CapacityLimiter, FairQueue, FairThread
 from gateway.net.limits.requests import SMALL_BYTES, ForwardedRequests, ForwardingLimiter, LargeRequestRate
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import SecuritySettings
+from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT

@@ -8,8 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.counts import GatewayCounts
-from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
+from gateway.metrics.numbers import FAMILIES, GatewayCounts, Numbers, added, counted
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
 from tests.unit.gateway.test_pipelining import beat

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway import health
-from gateway.health import BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness, kafka_readiness
+from gateway import running
+from gateway.running import BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness, kafka_readiness
 from tests.harness.gateway import GatewayFixture, played
 from tests.unit.gateway.test_pipelining import hold
 
@@ -46,6 +46,6 @@ async def test_gateway_without_a_coordinator_is_not_ready_unless_the_check_is_ex
 async def test_readiness_check_that_hangs_is_reported_as_failed(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_CHECK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(running, "_CHECK_TIMEOUT_S", 0.05)
     hold(world, "__readiness")
     assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"

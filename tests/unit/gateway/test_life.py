@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
-from gateway.metrics.counts import GatewayCounts
+from gateway.metrics.numbers import GatewayCounts
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.stream import ClientStream

@@ -46,7 +46,7 @@ def test_invalid_limit_is_rejected(name: str, value: str, why: str) -> None:
 
 SCRIPT = """
 import resource, sys
-from gateway.net.limits.connections import allow_open_files
+from gateway.net.listener import allow_open_files
 soft, hard, wanted = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 allow_open_files(wanted)

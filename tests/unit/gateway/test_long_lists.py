@@ -15,7 +15,7 @@ from gateway.authorization.acls import CLUSTER_NAME, Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.groups import KnownGroup
 from gateway.fairness import CapacityLimiter
-from gateway.metrics.counts import GatewayCounts
+from gateway.metrics.numbers import GatewayCounts
 from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.net.writing import ResponseWriter
 from gateway.wire import codec

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import MIB
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import SecuritySettings
+from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from gateway.wire import codec
 from gateway.wire.framing import request_header
 from kafka_why.contract.messages import ANONYMOUS

@@ -6,13 +6,11 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.mechanisms import PlainExchange, ServerExchange
-from gateway.security.oauthbearer import TokenSettings
+from gateway.security.authentication import ListenerSecurity, SecuritySettings
+from gateway.security.mechanisms import PlainExchange, ServerExchange, TokenSettings
 from gateway.security.session import ClientSession
-from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
-from gateway.wire.errors import GatewayError
+from gateway.wire.codec import GatewayError
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.credentials import Users
 from tests.harness.gateway import GatewayFixture, RawClient, played

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.options import rocketmq_limits
 from gateway.rocketmq.upstream import proxy_line
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import SecuritySettings
+from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from tests.harness.certificates import Authority, Issued

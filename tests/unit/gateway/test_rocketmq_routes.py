@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.rocketmq.addresses import AddressTemplate, BrokerPorts
+from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts
 from kafka_why.connections.address import Address
 from tests.harness.ports import free_port
 from tests.harness.rocketmq_front import HOST, FrontFixture, StubServer, front, fronted

@@ -9,9 +9,8 @@ from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from cli.gateway import gateway_user
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.oauthbearer import TokenSettings
-from gateway.security.settings import MECHANISMS, SecuritySettings
+from gateway.security.authentication import MECHANISMS, ListenerSecurity, SecuritySettings
+from gateway.security.mechanisms import TokenSettings
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer

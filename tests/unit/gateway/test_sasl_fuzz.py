@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from gateway.security.mechanisms import (
     AuthenticationAccepted,
     AuthenticationRefused,
+    OAuthBearerExchange,
     PlainExchange,
     ScramExchange,
     ServerExchange,
+    TokenSettings,
+    TokenValidator,
 )
-from gateway.security.oauthbearer import OAuthBearerExchange, TokenSettings, TokenValidator
 from gateway.security.session import ClientSession
-from gateway.wire.sasl import trimmed
+from gateway.wire.framing import trimmed
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.credentials import Users
 from tests.harness.examples import examples

@@ -8,8 +8,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import SecurityError, SecuritySettings
+from gateway.security.authentication import ListenerSecurity, SecurityError, SecuritySettings
 from gateway.upstream import api_versions
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.net.options import GatewayOptions
-from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import ClientAuth, SecurityError, parse
+from gateway.net.server import GatewayOptions
+from gateway.security.authentication import ClientAuth, ListenerSecurity, SecurityError, parse
 from gateway.service import serving
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig

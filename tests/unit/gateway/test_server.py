@@ -6,7 +6,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.net.options import GatewayOptions
+from gateway.net.server import GatewayOptions
 from gateway.service import NoSuchReplyPartition, serving
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.compression import ACCEPTED, CompressionType, Decompressor, PayloadError
-from gateway.telemetry.otlp import FIELDS_MAX, ResourceMetrics, read_metrics
+from gateway.telemetry.otlp import (
+    ACCEPTED,
+    FIELDS_MAX,
+    CompressionType,
+    Decompressor,
+    PayloadError,
+    ResourceMetrics,
+    read_metrics,
+)
 from gateway.telemetry.service import MAX_BYTES, PREFIX, Pusher, record_of
 from kafka_why.contract.codec import encode
 from kafka_why.contract.telemetry import LAST_POLL, POLL_IDLE_RATIO, MemberTelemetry, decode_telemetry

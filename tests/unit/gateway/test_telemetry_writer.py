@@ -4,7 +4,7 @@ import asyncio
 
 from structlog.testing import capture_logs
 
-from gateway.telemetry.writer import TelemetryWriter
+from gateway.telemetry.service import TelemetryWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout

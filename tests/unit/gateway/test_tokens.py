@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import get_default_algorithms
 
-from gateway.security.oauthbearer import InvalidJwks, InvalidToken, TokenSettings, TokenValidator
+from gateway.security.mechanisms import InvalidJwks, InvalidToken, TokenSettings, TokenValidator
 
 RSA_KEY = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 KEYS: dict[str, Any] = {

@@ -5,8 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from cli.run_gateway import gateway_state
-from gateway.metrics.counts import BUCKETS_S
-from gateway.metrics.numbers import Numbers
+from gateway.metrics.numbers import BUCKETS_S, Numbers
 from kafka_why import service_state
 from kafka_why.contract.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
 from kafka_why.contract.history_reader import CoordinatorStarted

@@ -22,7 +22,7 @@ from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import Batch, LogWalk, OpenTransactions, Progress, StoredLog
 from kafka_why.topic_reader import NamesById
 from kafka_why.why.offsets_topic import GroupRecords
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogRow
 from tests.harness.observed_log import REAL, REAL_OF_OTHERS, converted_rows, real_rows
 
 GROUPS = [(REAL, "classic"), (REAL, "consumer"), (REAL_OF_OTHERS, "queue"), (REAL_OF_OTHERS, "counts")]

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from checkpoints import codec
-from checkpoints.export_file import ExportedGroup
+from checkpoints.sealed_file import ExportedGroup
 from cli.replay import replay as command
 from kafka_why.contract.codec import encode, pack, pack_key, slot_of
 from kafka_why.wording import Clock

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from checkpoints.codec import STATE_VERSION, encode_group
-from checkpoints.export_file import ExportedGroup
+from checkpoints.sealed_file import ExportedGroup
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, SyncGroup
 from kafka_why.contract.rocketmq.requests import ConnectionClosed

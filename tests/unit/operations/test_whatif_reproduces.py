@@ -14,7 +14,7 @@ from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
 from operations.whatif.run import GroupLog, Run
 from operations.whatif.text import answer, simulate
 from state.config import ConfigChange, Configs, CoordinatorConfig
-from state.inputs import Outage, Received
+from state.protocol import Outage, Received
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, log_of, process, recorded
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from state.config import ConfigChange, Configs, CoordinatorConfig
-from state.inputs import Outage
+from state.protocol import Outage
 from state.timeline import NEVER_MS, Period, Periods
 
 SLOW, FAST = CoordinatorConfig(group_max_size=1), CoordinatorConfig(group_max_size=2)

@@ -16,8 +16,8 @@ from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.requests import GetConsumerListByGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step
-from state.inputs import Outage, Received
 from state.kafka.group import ConfigsOnly
+from state.protocol import Outage, Received
 from state.rocketmq.group import RocketMqGroup
 from state.timeline import Timeline
 from tests.harness import batches

@@ -9,11 +9,10 @@ from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
-from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import Effects
-from state.kafka.protocols import protocol_of
-from state.kafka.step import step
+from state.kafka.protocols import protocol_of, step
+from state.protocol import Received
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
 NAME = "coordinator:sticky"

@@ -16,10 +16,10 @@ from kafka_why.contract.messages import ErrorCode, ReleaseGroup
 from state import timeline
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects
 from state.kafka.group import DeadlineReached
+from state.protocol import Received
 from state.timeline import Row, StepFunction, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects

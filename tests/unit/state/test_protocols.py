@@ -14,7 +14,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
 from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly
-from state.kafka.step import HANDLERS
+from state.kafka.protocols import HANDLERS
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import HANDLERS as ROCKETMQ_HANDLERS
 

@@ -29,11 +29,10 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
-from state.inputs import Received, cause_of
+from state.protocol import Received, cause_of
 from state.rocketmq.context import ConsumerGroupEvent, Effects
 from state.rocketmq.group import RocketMqGroup, ScanDue, next_scan
-from state.rocketmq.managers import is_expired
-from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, snapshot, step
+from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, is_expired, snapshot, step
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms

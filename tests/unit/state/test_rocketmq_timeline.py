@@ -27,7 +27,7 @@ from kafka_why.contract.rocketmq.responses import (
 from state import timeline
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent
-from state.inputs import Outage, Received
+from state.protocol import Outage, Received
 from state.rocketmq.context import Effects
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, Timeline

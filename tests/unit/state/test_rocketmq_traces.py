@@ -32,11 +32,10 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
-from state.inputs import Received
+from state.protocol import Received
 from state.rocketmq.context import Effects, ListenerCall
 from state.rocketmq.group import RocketMqGroup, ScanDue
-from state.rocketmq.managers import is_expired
-from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, step
+from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, is_expired, step
 
 DATA = Path(__file__).parents[2] / "data"
 ALL_EXPIRED = "all_expired_"

@@ -19,10 +19,10 @@ from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareSt
 from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.dispatch import step
-from state.inputs import Received
 from state.kafka.share.heartbeat import SHORTEST_MS
 from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
+from state.protocol import Received
 from state.timeline import Timeline
 from tests.harness import batches, invariants
 from tests.harness.common import kafka_effects

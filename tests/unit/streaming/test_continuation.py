@@ -2,10 +2,10 @@
 
 import pytest
 
+from checkpoints.checkpoint import SAME_RULES
 from checkpoints.metadata import Epoch, KnownOutage
-from checkpoints.upgrades import SAME_RULES
 from kafka_why.contract.codec import encode
-from state.inputs import Outage
+from state.protocol import Outage
 from streaming.service.stored_state.continuation import (
     NotContinued,
     answered_requests,

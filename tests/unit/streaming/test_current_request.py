@@ -7,7 +7,7 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from streaming.query.shard_call import take_unfinished_notes
+from streaming.query.operator import take_unfinished_notes
 from tests.harness.operator_call import OPERATOR, call, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from streaming.query import log_order
-from streaming.query.log_order import LogOrder, LogRow
+from streaming.query import admission
+from streaming.query.admission import LogOrder, LogRow
 
-ROW_BYTES = 10 + log_order.ROW_OVERHEAD_BYTES
+ROW_BYTES = 10 + admission.ROW_OVERHEAD_BYTES
 
 
 def shuffled_rows(count: int) -> list[LogRow]:
@@ -19,7 +19,7 @@ def shuffled_rows(count: int) -> list[LogRow]:
 
 @pytest.mark.parametrize(
     "run_max_bytes",
-    [log_order.RUN_MAX_BYTES, 100 * ROW_BYTES, 7 * ROW_BYTES, ROW_BYTES - 1],
+    [admission.RUN_MAX_BYTES, 100 * ROW_BYTES, 7 * ROW_BYTES, ROW_BYTES - 1],
     ids=["in memory", "a few runs", "many runs", "a run a row"],
 )
 def test_rows_are_returned_by_partition_and_offset(run_max_bytes: int) -> None:
@@ -45,7 +45,7 @@ def test_rows_without_values_count_towards_the_memory_limit(
 ) -> None:
     """The rows of a backlog of empty records need memory too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    order = LogOrder(4 * log_order.ROW_OVERHEAD_BYTES)
+    order = LogOrder(4 * admission.ROW_OVERHEAD_BYTES)
     for offset in range(20):
         order.add(LogRow(0, offset, 0, b"", b""))
     assert len(order._runs) == 4

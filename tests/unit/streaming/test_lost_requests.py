@@ -12,7 +12,7 @@ from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.partitioner import partition_of
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.service.lost_requests import LostGroup, LostOffset, LostRequestCollector
+from streaming.service.can_continue import LostGroup, LostOffset, LostRequestCollector
 from tests.harness.replica_log import machine, owned
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, txn_commit
 

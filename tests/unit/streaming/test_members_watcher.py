@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from streaming.service.clock.members_watcher import GroupsWithMembers
+from streaming.service.clock.ticker import GroupsWithMembers
 
 EMPTY = {"members": [], "pending_members": [], "protocol_type": "consumer", "state": "Empty"}
 EMPTY_ROCKETMQ = {"protocol": "RocketMQ", "consumers": [], "producers": []}

@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportedGroup, ExportFile, ExportHeader, write_export
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.sealed_file import ExportedGroup, ExportFile, ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.local_files import FolderError
-from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import PendingOffsets
+from state.protocol import Outage
 from streaming.query.admission import MAX_SHARDS
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state import moving

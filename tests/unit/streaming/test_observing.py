@@ -7,14 +7,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from checkpoints.codec import StateError
-from checkpoints.observed_codec import decode_observed, encode_observed
+from checkpoints.codec import StateError, decode_observed, encode_observed
 from kafka_why.contract.codec import Reason
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.topic_reader import NamesById
 from streaming.observing.operator import ObservingCall
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogRow
 from tests.harness.observed_log import REAL_OF_OTHERS, converted_rows, real_rows
 from tests.harness.operator_call import spark_state
 

@@ -22,9 +22,9 @@ from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import DeadlineReached
+from state.protocol import Received
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of

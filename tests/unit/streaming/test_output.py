@@ -20,8 +20,7 @@ from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import Effects, Reply
 from state.kafka.group import Topic
 from streaming.query import output as output_module
-from streaming.query.admission import LogMessage
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogMessage, LogRow
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 from streaming.query.output_values import dead_letter
 

@@ -15,7 +15,7 @@ from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
 from streaming.observing.rebalance_poller import RebalanceRuns, SeenGroup
-from streaming.query.log_order import LogRow
+from streaming.query.admission import LogRow
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import CREATED, G, Watched, classic_member, generation
 

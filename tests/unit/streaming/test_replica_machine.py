@@ -12,7 +12,7 @@ import pytest
 
 from kafka_why.contract.codec import clock_record, encode, pack, pack_key, slot_of, unpack
 from state.config import ConfigChange, Configs, CoordinatorConfig
-from state.inputs import Outage
+from state.protocol import Outage
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
 from streaming.replica.state_machine import GAP_MAX_MS, InDoubt

@@ -11,22 +11,24 @@ from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import ReplicaPhase
-from state.inputs import Outage
+from state.protocol import Outage
 from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
-from streaming.replica.messages import (
+from streaming.replica.terms import (
     BatchCommitted,
     PendingChanges,
     PromoteReplica,
     ReplicaReport,
+    ReplicaSeed,
     StartReplica,
     decode_command,
     decode_report,
     decode_start,
     encode_line,
+    take_seed,
+    write_seed,
 )
-from streaming.replica.terms import ReplicaSeed, take_seed, write_seed
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, IDENTITY
 from tests.spark.log import LAYOUT, T0, Log

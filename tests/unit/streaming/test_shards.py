@@ -12,7 +12,7 @@ from checkpoints import codec
 from kafka_why.contract.codec import unpack
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Received
+from state.protocol import Received
 from streaming.query.admission import MAX_SHARDS
 from tests.harness.examples import examples
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state

@@ -1,6 +1,6 @@
 """How a standby counts the silence of the owner."""
 
-from streaming.service.ownership.standby import LONG_POLL_S, POLL_S, RETURN_S, Silence
+from streaming.service.ownership.lease import LONG_POLL_S, POLL_S, RETURN_S, Silence
 
 LIMIT_MS = 2_000
 
