@@ -23,7 +23,7 @@ from kafka_why.contract.history_reader import (
     decode_any_entry,
     decode_any_snapshot,
 )
-from kafka_why.contract.kafka.history import MemberState
+from kafka_why.contract.kafka.history import GroupState, MemberState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.metrics.metrics_state import MetricsState
 from state.config import CoordinatorConfig
@@ -85,41 +85,37 @@ def test_recorded_state_rows_hold_the_recorded_groups() -> None:
         assert groups == part.groups
 
 
+HELD = {
+    "join_phase": {"static_members", "pending_members", "offsets", "join_phase", "pending", "ended"},
+    "resolved_regexes": {
+        *("configs", "offsets", "resolved_regexes", "checked_regexes", "static_members", "target", "topics"),
+    },
+    "initialized": {
+        *("members", "target", "topics", "initializing", "initialized", "deleting"),
+        *("deletion", "parked", "overdue_deadline_ms"),
+    },
+    "locks": {"consumers", "producers", "locks"},
+}
+"""A field by which a kind of groups is known, and the fields that have to have something in them."""
+
+
 def test_recorded_history_covers_every_group_state() -> None:
     """Else the tests here would show little."""
     groups = [group for _, part in steps() for group in part.groups.values()]
-    assert {group["state"] for group in groups if "state" in group} == {
-        "Empty",
-        "PreparingRebalance",
-        "CompletingRebalance",
-        "Stable",
-    }
-    kafka_fields = {name for group in groups if "state" in group for name, held in group.items() if held}
-    assert {"static_members", "pending_members", "offsets", "join_phase", "pending", "ended"} <= kafka_fields
-    _check_has_consumer_groups([group for group in groups if "static_members" in group and "target" in group])
-    of_shares = {name for group in groups if "initialized" in group for name, held in group.items() if held}
-    assert {"members", "target", "topics", "initializing", "initialized", "deleting"} <= of_shares
-    assert {"deletion", "parked", "overdue_deadline_ms"} <= of_shares
+    assert {group["state"] for group in groups if "state" in group} == set(GroupState)
+    for known_by, fields in HELD.items():
+        assert fields <= held_in(group for group in groups if known_by in group)
     assert [group["configs"] for group in groups if not {"members", "consumers"} & group.keys()]
-    rocketmq = [group for group in groups if "consumers" in group]
-    assert {"consumers", "producers", "locks"} <= {
-        name for group in rocketmq for name, held in group.items() if held
-    }
-    tables = [table for group in rocketmq for table in group["consumers"].values()]
-    assert {"channels", "subscriptions", "differing"} <= {
-        name for table in tables for name, held in table.items() if held
-    }
+    consumers = [m for group in groups if "resolved_regexes" in group for m in group["members"].values()]
+    assert {member["state"] for member in consumers} == set(MemberState)
+    assert {"classic", "instance_id", "pending_revocation", "subscribed_topic_regex"} <= held_in(consumers)
+    tables = (table for group in groups if "locks" in group for table in group["consumers"].values())
+    assert {"channels", "subscriptions", "differing"} <= held_in(tables)
 
 
-def _check_has_consumer_groups(groups: list[dict[str, Any]]) -> None:
-    """Members in each state, of both protocols, and groups with settings and offsets."""
-    members = [member for group in groups for member in group["members"].values()]
-    assert {member["state"] for member in members} == set(MemberState)
-    of_members = {name for member in members for name, held in member.items() if held}
-    assert {"classic", "instance_id", "pending_revocation", "subscribed_topic_regex"} <= of_members
-    of_groups = {name for group in groups for name, held in group.items() if held}
-    assert {"configs", "offsets", "resolved_regexes", "checked_regexes", "static_members"} <= of_groups
-    assert {"target", "topics"} <= of_groups
+def held_in(structs: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the fields that have something in them, in one of these."""
+    return {name for struct in structs for name, held in struct.items() if held}
 
 
 def test_replayed_batch_has_the_recorded_outcome() -> None:

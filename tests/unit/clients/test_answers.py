@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clients.coordinator_client import decode_response, settle
 from clients.pending import MessageCounts, PendingRequest, PendingRequests, SettledRequest
 from kafka_why.contract.codec import NO_PACKS, encode, pack, unpack
 from kafka_why.contract.kafka import requests as kafka
-from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
@@ -24,6 +24,7 @@ from kafka_why.contract.rocketmq.responses import (
     RegisterResponse,
     ToConnection,
 )
+from tests.spark.log import heartbeat
 
 MINE = "0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-"
 ASKED = 6
@@ -39,13 +40,8 @@ def asked(pending: PendingRequests, told: Told) -> None:
     def receive(outcomes: Sequence[SettledRequest]) -> None:
         told.extend((request.correlation_id, str(outcome)) for request, outcome in outcomes)
 
-    pending.add(
-        PendingRequest(
-            Heartbeat(group_id="g", correlation_id=f"{MINE}{number}", reply_partition=0, api_version=4,
-                      generation_id=1, member_id="m"), 0.0, 1_000, receive,
-        )
-        for number in range(ASKED)
-    )  # fmt: skip
+    requests = (replace(heartbeat("g", "m"), correlation_id=f"{MINE}{number}") for number in range(ASKED))
+    pending.add(PendingRequest(request, 0.0, 1_000, receive) for request in requests)
 
 
 def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:

@@ -5,28 +5,20 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from clients import request_writer
 from clients.pending import PendingRequest
 from clients.request_writer import Packer, PackSlot, pack_slot_of
 from kafka_why.contract.codec import encode, slot_of
-from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
+from tests.spark.log import heartbeat
 
 PARTITIONS = 3
 
 
 def asked(group_id: str, number: int = 0, member_id: str = "m") -> PendingRequest:
-    request = Heartbeat(
-        group_id=group_id,
-        correlation_id=str(number),
-        reply_partition=0,
-        api_version=4,
-        client_id="c",
-        client_host="h",
-        generation_id=1,
-        member_id=member_id,
-    )
+    request = replace(heartbeat(group_id, member_id), correlation_id=str(number))
     return PendingRequest(request, 0.0, 1_000, lambda outcomes: None)
 
 

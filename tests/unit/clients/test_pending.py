@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from clients.pending import (
     ClientClosed,
@@ -22,19 +23,11 @@ from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from tests.spark import log
 
 
 def beat(correlation_id: str) -> Heartbeat:
-    return Heartbeat(
-        group_id="g",
-        correlation_id=correlation_id,
-        reply_partition=0,
-        api_version=4,
-        client_id="c",
-        client_host="h",
-        generation_id=1,
-        member_id="m",
-    )
+    return replace(log.heartbeat("g", "m"), correlation_id=correlation_id)
 
 
 def asked(correlation_id: str, *, at_s: float = 0.0, timeout_ms: int = 1_000) -> FutureRequest:

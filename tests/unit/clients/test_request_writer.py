@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
+from msgspec.structs import replace
 
 from clients.pending import FutureRequest, PendingRequests, RequestNotSent, RequestTooLarge, resolve_futures
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import PACK_MAX_BYTES
-from kafka_why.contract.kafka.requests import Heartbeat
+from tests.spark.log import heartbeat
 
 NO_BROKER = "127.0.0.1:1"
 TIMEOUT_MS = 2_000
@@ -23,16 +24,7 @@ FATAL = KafkaException(KafkaError(KafkaError._FATAL, "a gap in the sequence", Tr
 
 
 def asked(number: int, member_id: str = "m") -> FutureRequest:
-    request = Heartbeat(
-        group_id="g",
-        correlation_id=str(number),
-        reply_partition=0,
-        api_version=4,
-        client_id="c",
-        client_host="h",
-        generation_id=1,
-        member_id=member_id,
-    )
+    request = replace(heartbeat("g", member_id), correlation_id=str(number))
     return FutureRequest(request, 0.0, 60_000, resolve_futures, future=Future())
 
 
