@@ -333,12 +333,10 @@ class WorstRequests:
             ),
         }
 
-    def filled(self, head: bytes, item: Callable[[int], str], end: str = "") -> bytes:
-        """`head` is a request whose last field is `"@"`. The mark is replaced by as many items as fit.
-
-        `end` closes the array or object of the items.
-        """
-        front, back = head[: head.rindex(b'"@"')], end.encode() + head[head.rindex(b'"@"') + 3 :]
+    def array(self, head: bytes, item: Callable[[int], str], start: str = "[", end: str = "]") -> bytes:
+        """Return `head`, a request, with an array or an object of as many items as fit for its `"@"`."""
+        mark = head.rindex(b'"@"')
+        front, back = head[:mark] + start.encode(), end.encode() + head[mark + 3 :]
         room = self.max_bytes - len(front) - len(back)
         items: list[str] = []
         used = 0
@@ -346,11 +344,6 @@ class WorstRequests:
             items.append(item(len(items)))
             used += len(items[-1].encode()) + 1
         return front + ",".join(items[:-1]).encode() + back
-
-    def array(self, head: bytes, item: Callable[[int], str], start: str = "[", end: str = "]") -> bytes:
-        """Return `head` with an array, or an object, of as many items as fit."""
-        front, back = head[: head.rindex(b'"@"')], head[head.rindex(b'"@"') + 3 :]
-        return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
 
     def topic_metadata(self, item: Callable[[int], str]) -> bytes:
         """Return a record of the topic watcher, with as many topics as there is room for."""
