@@ -176,7 +176,7 @@ wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
 # cases: they try rules, which `make test` does, not a version of Python.
 PYTHONS ?= 3.12 3.13
 NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_analyses page_escapes \
-	page_members page_overview why_folder why_share
+	page_overview why_folder why_share
 test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
 	export PATH="$$(printf '%s:' $(HOME)/.pyenv/versions/*/bin)$$PATH"; for version in $(PYTHONS); do \
 		$(UV) venv --quiet --clear --python $$version build/python-$$version || { echo "no Python $$version"; continue; }; \

@@ -103,10 +103,10 @@ def fleet(*processes: ClientProcess, partitions: int = 6, topic: str = "jobs") -
 def recorded(made: ClientFleet, until_s: float, config: CoordinatorConfig | None = None) -> GroupLog:
     """Return the log that the fleet makes, as it is on the topic."""
     log = GroupLog(made.group_id, [], Configs(config or CoordinatorConfig()), at(until_s))
-    return log_of(simulate(made, log, UNCHANGED), log)
+    return log_of_run(simulate(made, log, UNCHANGED), log)
 
 
-def log_of(run: Run, log: GroupLog) -> GroupLog:
+def log_of_run(run: Run, log: GroupLog) -> GroupLog:
     """Return the requests of a run as a log with the same circumstances."""
     received = [(step.at_ms, step.event) for step in run.steps if isinstance(step.event, Received)]
     rows = [Row(at_ms, event.request_id, event.request) for at_ms, event in received]

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from kafka_why.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report
 from kafka_why.why.segments import MISSING
-from tests.observed.comparison import EPOCHS, NEAR_MS, Comparison
-from tests.observed.holdings import Holdings
+from tests.observed.comparison import EPOCHS, NEAR_MS, Comparison, Holdings
 from tests.observed.lines import Class, Line, Source, Verdict
 from tests.observed.member import HEARTBEAT_MS, SESSION_MS
 from tests.observed.truth import Step, Truth

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[3]
 TESTS = (
     "state/test_other_groups",
     "kafka_why/test_observed",
-    "kafka_why/test_observed_consumer",
     "kafka_why/test_observed_share",
     "kafka_why/test_observed_sightings",
     "kafka_why/test_observed_streams",
