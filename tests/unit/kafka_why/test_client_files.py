@@ -7,8 +7,9 @@ import base64
 import pickle
 import ssl
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -83,6 +84,7 @@ def few_authorities(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 Write = Callable[[str, str], Path]
+Settings = Mapping[str, Any]
 
 
 @pytest.fixture
@@ -114,20 +116,16 @@ def test_accepted_file_means_the_same_to_every_client(
     assert [line["names"] for line in logged if line["event"] == LOG] == [list(case.unused)] * bool(
         case.unused
     )
-    _check_protocol_and_login(case, config)
-    if case.protocol.endswith("SSL"):
-        _check_tls(case, folder, config)
     java = config.java_settings()
+    settings = (config.kafka_python_settings(), config.librdkafka_settings(), java)
+    _check_protocol_and_login(case, *settings)
+    if case.protocol.endswith("SSL"):
+        _check_tls(case, folder, *settings)
     assert ClientConfig(case.servers, config.properties).java_settings() == java, "executors are given it"
     assert str(folder) not in str(java), "executors have no files"
 
 
-def _check_protocol_and_login(case: Accepted, config: ClientConfig) -> None:
-    python, librdkafka, java = (
-        config.kafka_python_settings(),
-        config.librdkafka_settings(),
-        config.java_settings(),
-    )
+def _check_protocol_and_login(case: Accepted, python: Settings, librdkafka: Settings, java: Settings) -> None:
     assert python["security_protocol"] == java["security.protocol"] == case.protocol
     assert librdkafka["security.protocol"] == case.protocol.lower()
     mechanisms = (python.get("sasl_mechanism"), librdkafka.get("sasl.mechanism"), java.get("sasl.mechanism"))
@@ -146,12 +144,7 @@ def _check_protocol_and_login(case: Accepted, config: ClientConfig) -> None:
     assert (librdkafka["sasl.username"], librdkafka["sasl.password"]) == case.login
 
 
-def _check_tls(case: Accepted, folder: Path, config: ClientConfig) -> None:
-    python, librdkafka, java = (
-        config.kafka_python_settings(),
-        config.librdkafka_settings(),
-        config.java_settings(),
-    )
+def _check_tls(case: Accepted, folder: Path, python: Settings, librdkafka: Settings, java: Settings) -> None:
     context = python["ssl_context"]
     assert isinstance(context, ssl.SSLContext)
     assert context.check_hostname == python["ssl_check_hostname"] == case.checks_host

@@ -13,12 +13,6 @@ from kafka_why.connections.refusals import NoBroker
 HOST = "127.0.0.1"
 
 
-def why_none_answers(address: str) -> str:
-    with pytest.raises(NoBroker) as raised:
-        kafka_clients.admin(ClientConfig(address), bootstrap_timeout_ms=400)
-    return str(raised.value)
-
-
 def test_error_tells_why_no_broker_answers() -> None:
     with socket.socket() as bound, socket.create_server((HOST, 0)) as hanging:
         bound.bind((HOST, 0))  # and nobody listens
@@ -27,7 +21,9 @@ def test_error_tells_why_no_broker_answers() -> None:
             (closed, "Connection refused"),
             (silent, "it accepts connections, but does not answer"),
         ):
-            assert why_none_answers(address) == f"no Kafka broker answers ({address}: {reason})"
+            with pytest.raises(NoBroker) as raised:
+                kafka_clients.admin(ClientConfig(address), bootstrap_timeout_ms=400)
+            assert str(raised.value) == f"no Kafka broker answers ({address}: {reason})"
 
 
 def test_hanging_server_is_retried_only_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,11 @@ def found(given: GroupFacts, report: Report | None = None, now_ms: int = NOW_MS)
 def repeated(*causes: tuple[CauseKind, str | None]) -> Report:
     """Return a report with rebalances of these causes by these clients."""
     one = of_hour(played(*SETTLED), MINUTE_MS)
-    return replace(one, rebalances=[replace(one.rebalances[0], cause=_cause(*cause)) for cause in causes])
-
-
-def _cause(kind: CauseKind, client: str | None) -> Cause:
-    return Cause(kind=kind, reason="r", client_id=client, member_ids=[f"{client}-id"] if client else [])
+    said = [
+        Cause(kind=kind, reason="r", client_id=client, member_ids=[f"{client}-id"] if client else [])
+        for kind, client in causes
+    ]
+    return replace(one, rebalances=[replace(one.rebalances[0], cause=cause) for cause in said])
 
 
 def often(*causes: tuple[CauseKind, str | None]) -> str:

@@ -72,7 +72,9 @@ class Refusing:
 
     def describe_consumer_groups(self, ids: Sequence[str], **_: Any) -> dict[str, Future[Any]]:
         errors = {"dead": KafkaError.GROUP_ID_NOT_FOUND, "denied": KafkaError.GROUP_AUTHORIZATION_FAILED}
-        return {it: failed(errors[it]) if it in errors else completed(empty_group()) for it in ids}
+        kind, state = SimpleNamespace(name="CLASSIC"), SimpleNamespace(name="EMPTY")
+        empty = SimpleNamespace(type=kind, state=state, members=[])
+        return {it: failed(errors[it]) if it in errors else completed(empty) for it in ids}
 
     def list_consumer_group_offsets(
         self, asked: Sequence[ConsumerGroupTopicPartitions], **_: Any
@@ -81,13 +83,6 @@ class Refusing:
         if group_id == "pending":
             return {group_id: failed(KafkaError.UNSTABLE_OFFSET_COMMIT)}
         return {group_id: completed(SimpleNamespace(topic_partitions=[ConfluentPartition("orders", 0, 5)]))}
-
-
-def empty_group() -> SimpleNamespace:
-    """Return a described group without members."""
-    return SimpleNamespace(
-        type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
-    )
 
 
 def failed(code: int) -> Future[Any]:

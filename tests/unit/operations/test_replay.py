@@ -119,7 +119,7 @@ def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
 
 def two_lives() -> tuple[CoordinatedLog, int]:
     """Return a group that ends and is created anew, and the offset of the request that creates it anew."""
-    log, world = Log(), CoordinatedLog(replace_retention(CONFIG))
+    log, world = Log(), CoordinatedLog(CONFIG.with_settings({"offsets.retention.check.interval.ms": 1_000}))
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, log.request(T0 + 1_000, leave("a", member_id))])
     week_ms = 8 * 24 * 3_600_000
@@ -128,10 +128,6 @@ def two_lives() -> tuple[CoordinatedLog, int]:
     again, _ = log.stable_member(T0 + week_ms + 1_000, "a")
     world.run(again)
     return world, again[0].offset
-
-
-def replace_retention(config: CoordinatorConfig) -> CoordinatorConfig:
-    return config.with_settings({"offsets.retention.check.interval.ms": 1_000})
 
 
 def test_group_without_the_beginning_of_its_log_is_judged_from_its_next_incarnation() -> None:
