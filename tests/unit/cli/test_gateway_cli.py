@@ -12,12 +12,12 @@ from cli.run import run
 from cli.run_gateway import GatewayToStart
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.advertised import Template
-from gateway.net.options import GatewayOptions
-from gateway.rocketmq.addresses import AddressTemplate
+from gateway.net.server import GatewayOptions
+from gateway.rocketmq.brokers import AddressTemplate
 from gateway.rocketmq.options import RocketmqOptions
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from streaming.service.options import Options
+from streaming.service.starts import Options
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 

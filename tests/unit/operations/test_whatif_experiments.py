@@ -42,8 +42,8 @@ from operations.whatif.run import GroupLog, Run, WhatIfError, log_of, open_loop
 from operations.whatif.text import answer, answer_text, simulate, summary
 from operations.whatif.validation import MatchKind, validate
 from state.config import ConfigChange, Configs, CoordinatorConfig
-from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
+from state.protocol import Outage, Received
 from state.timeline import Row
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, log_of_run, process, recorded
