@@ -94,6 +94,11 @@ class StubBroker:
     silent: bool = False
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
+    def requests(self, *api_keys: int) -> list[Any]:
+        """Return what clients' connections have brought, decoded: the requests of these APIs, or of all."""
+        pairs = [(request_header(message), message) for message in self.messages]
+        return [codec.decode_request(*pair) for pair in pairs if not api_keys or pair[0].api_key in api_keys]
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         with suppress(ConnectionError, asyncio.CancelledError):

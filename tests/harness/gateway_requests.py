@@ -7,6 +7,8 @@ from tests.harness.gateway import GatewayFixture, RawClient, topic_id
 
 COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16
 DELETE_GROUPS, OFFSET_DELETE = 42, 47
+BEAT: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+"""Of no member: the answer is UNKNOWN_MEMBER_ID."""
 
 
 def join_fields(member_id: str = "", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, Requ
 from gateway.apis import REFUSED, SERVED
 from gateway.coordinator.failures import failure_of
 from gateway.wire import codec
-from gateway.wire.framing import RequestHeader, request_header
+from gateway.wire.framing import RequestHeader
 from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
@@ -101,8 +101,7 @@ async def test_server_ids_of_requests_reach_the_broker(world: GatewayFixture) ->
     """It is the broker that knows whether they are its own (KIP-1242)."""
     client = await world.client()
     await client.ask(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="c", node_id=3)
-    message = world.broker.messages[-1]
-    passed = codec.decode_request(request_header(message), message)
+    passed = world.broker.requests()[-1]
     assert (passed.cluster_id, passed.node_id) == ("c", 3)
     world.broker.answers[ApiKey.ApiVersions] = {"error_code": 129}
     number = await client.send(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="another", node_id=3)

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from gateway.wire import codec
-from gateway.wire.framing import request_header
 from tests.harness.gateway import GatewayFixture, played
 
 ALTER, INCREMENTAL = 33, 44
@@ -46,8 +44,7 @@ async def test_startup_settings_of_the_coordinator_cannot_be_altered_by_request(
     why = "group.max.size is a setting of the group coordinator, given where that starts."
     assert errors.pop("1") == (INVALID_CONFIG, why)
     assert {code for code, _ in errors.values()} == {0}
-    message = world.broker.messages[-1]
-    passed = codec.decode_request(request_header(message), message)
+    passed = world.broker.requests()[-1]
     assert [r.resource_name for r in passed.resources] == ["2", "orders"]
     world.broker.passed.clear()
     for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.streams.max.size"):

@@ -17,11 +17,10 @@ from gateway.wire import codec
 from gateway.wire.framing import framed
 from tests.harness.certificates import Authority, Issued
 from tests.harness.gateway import GatewayFixture, played
+from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.sasl import authenticate, by_password
 from tests.harness.waiting import until
 
-HEARTBEAT = 12
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 GONE = (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)
 PATIENCE_S = 20.0
 T = TypeVar("T")

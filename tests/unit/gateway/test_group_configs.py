@@ -4,7 +4,6 @@ from typing import Any
 
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
-from gateway.wire.framing import request_header
 from state.kafka.consumer.target import SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 from tests.harness.gateway import GatewayFixture, played
@@ -35,11 +34,6 @@ def change(name: str, value: str | None, operation: int = SET) -> dict[str, Any]
 def errors_of(answer: Any) -> dict[tuple[int, str], int]:
     entries = getattr(answer, "results", None) or answer.responses
     return {(entry.resource_type, entry.resource_name): entry.error_code for entry in entries}
-
-
-def last_passed(world: GatewayFixture) -> Any:
-    message = world.broker.messages[-1]
-    return codec.decode_request(request_header(message), message)
 
 
 async def described(world: GatewayFixture, group_id: str = "g", version: int = 4, **more: Any) -> Any:
@@ -80,14 +74,14 @@ async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: Gatewa
     by_type = {found.resource_type: found.configs for found in answer.results}
     assert [config.value for config in by_type[TOPIC]] == ["7"]
     assert {config.name for config in by_type[GROUP]} == set(GROUP_CONFIG_NAMES)
-    assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
+    assert [r.resource_name for r in world.broker.requests()[-1].resources] == ["orders"]
     for api, version, refused in ((ALTER, 2, "x"), (INCREMENTAL, 1, "unknown")):
         world.broker.answers[api] = {"responses": [{**of_topic, "error_code": INVALID_CONFIG}]}
         configs = [{"name": refused, "value": "1"}]
         entries = [{**of_topic, "configs": configs}, resource("g", configs=configs)]
         answer = await world.ask(api, version, resources=entries)
         assert errors_of(answer) == {(TOPIC, "orders"): INVALID_CONFIG, (GROUP, "g"): INVALID_CONFIG}
-        assert [r.resource_name for r in last_passed(world).resources] == ["orders"]
+        assert [r.resource_name for r in world.broker.requests()[-1].resources] == ["orders"]
 
 
 @played(

@@ -11,7 +11,6 @@ from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from gateway.wire import codec
-from gateway.wire.framing import request_header
 from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id
 
@@ -148,11 +147,6 @@ VERSIONS = [
 ]
 
 
-def passed_on(world: GatewayFixture) -> list[Any]:
-    """Return the requests that the broker got, decoded."""
-    return [codec.decode_request(request_header(message), message) for message in world.broker.messages]
-
-
 @pytest.mark.parametrize(("case", "version"), VERSIONS)
 def test_internal_topic_is_refused_and_others_of_the_request_served(case: Case, version: int) -> None:
     @internal
@@ -161,7 +155,7 @@ def test_internal_topic_is_refused_and_others_of_the_request_served(case: Case, 
         world.broker.answers[case.api_key] = case.answer([OTHER])
         answer = await client.ask(case.api_key, version, **case.about([OWN, OTHER]))
         assert case.errors(answer) == {OWN: INVALID_TOPIC, OTHER: 0}
-        (request,) = passed_on(world)
+        (request,) = world.broker.requests()
         assert case.asked(request) == [OTHER]
 
     play()
@@ -177,7 +171,7 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
             world.broker.answers[case.api_key] = case.answer([])
         answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
         assert case.errors(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
-        assert [case.asked(request) for request in passed_on(world)] in ([], [[]])
+        assert [case.asked(request) for request in world.broker.requests()] in ([], [[]])
 
     play()
 
@@ -196,7 +190,7 @@ async def test_produce_by_topic_id_to_an_internal_topic_is_refused(world: Gatewa
         answer = await client.ask(ApiKey.Produce, 13, acks=1, topic_data=topics)
         errors = {topic.topic_id: topic.partition_responses[0].error_code for topic in answer.responses}
         assert errors == {ids[0]: INVALID_TOPIC, ids[1]: 0, ids[2]: 0}
-    assert [[t.topic_id for t in request.topic_data] for request in passed_on(world)] == [ids[1:]] * 2
+    assert [[t.topic_id for t in request.topic_data] for request in world.broker.requests()] == [ids[1:]] * 2
     refused = await client.ask(ApiKey.Produce, 13, acks=1, topic_data=topics[:1])
     assert refused.responses[0].topic_id == ids[0]
     assert len(world.broker.messages) == 2
@@ -213,7 +207,7 @@ async def test_internal_topic_cannot_be_deleted_by_its_id(world: GatewayFixture)
         topic_id(OWN): INVALID_TOPIC,
         topic_id(OTHER): 0,
     }
-    (request,) = passed_on(world)
+    (request,) = world.broker.requests()
     assert [topic.topic_id for topic in request.topics] == [topic_id(OTHER)]
 
 

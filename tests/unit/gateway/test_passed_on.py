@@ -15,7 +15,6 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.limits import MIB
 from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from gateway.wire import codec
-from gateway.wire.framing import request_header
 from kafka_why.contract.messages import ANONYMOUS
 from tests.harness.gateway import LAYOUT, GatewayFixture, Right, played, topic_id
 from tests.harness.sasl import authenticate, by_password
@@ -52,11 +51,6 @@ def errors_of(answer: Any) -> dict[str, int]:
     return {topic.name: p.error_code for topic in answer.responses for p in topic.partition_responses}
 
 
-def last_passed(world: GatewayFixture) -> Any:
-    message = world.broker.messages[-1]
-    return codec.decode_request(request_header(message), message)
-
-
 @played(rights=READER)
 async def test_session_continues_on_its_connection_until_the_acls_change(
     world: GatewayFixture,
@@ -89,7 +83,7 @@ async def test_fetch_is_forwarded_without_its_denied_topic_and_session(
     answer = await world.ask(ApiKey.Fetch, 12, **fetch("orders", "prices", session=(0, 0)))
     errors = {topic.topic: [p.error_code for p in topic.partitions] for topic in answer.responses}
     assert errors == {"orders": [0], "prices": [REFUSED]}
-    passed = last_passed(world)
+    passed = world.broker.requests()[-1]
     assert [topic.topic for topic in passed.topics] == ["orders"]
     assert (passed.session_id, passed.session_epoch) == (0, -1)
 
@@ -99,7 +93,7 @@ async def test_fetch_with_a_rewritten_response_is_limited_to_the_buffer_size(wor
     world.broker.answers[ApiKey.Fetch] = {"responses": []}
     for wanted, asked in ((55 * MIB, MIB), (100, 100)):
         await world.ask(ApiKey.Fetch, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
-        assert last_passed(world).max_bytes == asked
+        assert world.broker.requests()[-1].max_bytes == asked
 
 
 @pytest.mark.parametrize("version", codec.versions(ApiKey.Fetch))

@@ -6,6 +6,7 @@ from typing import Any
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
+    BEAT,
     COMMIT,
     HEARTBEAT,
     OFFSET_FETCH,
@@ -18,7 +19,7 @@ UNKNOWN_MEMBER_ID = 25
 
 
 def beat(group_id: str = "g") -> dict[str, Any]:
-    return {"group_id": group_id, "generation_id": 1, "member_id": "nobody"}
+    return BEAT | {"group_id": group_id}
 
 
 def asked(world: GatewayFixture) -> list[str]:

@@ -14,12 +14,11 @@ from gateway.wire.codec import GatewayError
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.credentials import Users
 from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
 from tests.harness.waiting import until
 
-HEARTBEAT = 12
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 USERS = Path(__file__).parents[2] / "data" / "gateway_users"
 HOUR_S = 3_600
 FAILED, ILLEGAL_STATE = GatewayError.SASL_AUTHENTICATION_FAILED, GatewayError.ILLEGAL_SASL_STATE

@@ -12,11 +12,10 @@ from cli.gateway import gateway_user
 from gateway.security.authentication import MECHANISMS, ListenerSecurity, SecuritySettings
 from gateway.security.mechanisms import TokenSettings
 from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer
 
-HEARTBEAT = 12
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 FAILED, UNSUPPORTED = 58, 33
 

@@ -12,10 +12,9 @@ from gateway.security.authentication import ListenerSecurity, SecurityError, Sec
 from gateway.upstream import api_versions
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.waiting import until
 
-HEARTBEAT = 12
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 DATA = Path(__file__).parents[2] / "data"
 PEM = DATA / "gateway.pem"
 USERS = ListenerSecurity(SecuritySettings(users=DATA / "gateway_users"))

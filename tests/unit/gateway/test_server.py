@@ -14,11 +14,8 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
+from tests.harness.gateway_requests import BEAT, HEARTBEAT, JOIN
 from tests.harness.waiting import until
-
-JOIN, HEARTBEAT = 11, 12
-
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 
 
 async def park(world: GatewayFixture, client: RawClient) -> int:

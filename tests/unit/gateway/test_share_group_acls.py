@@ -9,8 +9,6 @@ import pytest
 from gateway.apis.context import CheckedTopics, ShareSession
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.share_groups import Coordinators
-from gateway.wire import codec
-from gateway.wire.framing import request_header
 from tests.harness.gateway import GatewayFixture, Right, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import LIST
@@ -52,11 +50,7 @@ async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world
 
 def topics_passed(world: GatewayFixture, key: int) -> list[list[UUID]]:
     """Return the topics of each such request that a broker got."""
-    return [
-        [topic.topic_id for topic in codec.decode_request(header, message).topics]
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key == key
-    ]
+    return [[topic.topic_id for topic in request.topics] for request in world.broker.requests(key)]
 
 
 @played(rights=READER)
@@ -131,11 +125,7 @@ async def test_share_session_cannot_continue_on_another_connection(world: Gatewa
 
 def members_passed(world: GatewayFixture) -> list[str]:
     """Return the member of each request about a share session that a broker got."""
-    return [
-        codec.decode_request(header, message).member_id
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key in (FETCH, ACKNOWLEDGE)
-    ]
+    return [request.member_id for request in world.broker.requests(FETCH, ACKNOWLEDGE)]
 
 
 @played(rights=READER)
@@ -301,8 +291,7 @@ async def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
     assert not world.broker.passed
     answer = await client.ask(key, 0, group_id="g", topics=topics)
     assert [topic.topic_name for topic in answer.responses] == ["orders", "prices"]
-    (message,) = world.broker.messages[-1:]
-    passed = codec.decode_request(request_header(message), message)
+    passed = world.broker.requests()[-1]
     assert [topic.topic_name for topic in passed.topics] == ["orders"]
 
 

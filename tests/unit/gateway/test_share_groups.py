@@ -8,7 +8,6 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.share_groups import Coordinators, ShareGroups
 from gateway.wire import codec
-from gateway.wire.framing import request_header
 from tests.harness.gateway import NODE_ID, GatewayFixture, topic_id
 from tests.harness.gateway import played as any_played
 from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
@@ -130,11 +129,7 @@ async def test_new_share_session_after_a_broker_failure_omits_deleted_topics(wor
     answer = await client.ask(FETCH, 2, **both)
     ((gone, (partition,)),) = [(one.topic_id, one.partitions) for one in answer.responses]
     assert (answer.error_code, gone, partition.error_code) == (0, topic_id("prices"), UNKNOWN_TOPIC_ID)
-    named = [
-        [topic.topic_id for topic in codec.decode_request(header, message).topics]
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key == FETCH
-    ]
+    named = [[topic.topic_id for topic in request.topics] for request in world.broker.requests(FETCH)]
     assert named == [[topic_id("orders"), topic_id("prices")], [], [topic_id("orders")]]
     assert not (await client.ask(FETCH, 2, **both)).responses  # it is not doubted any more
 
@@ -232,9 +227,8 @@ async def test_settings_of_share_groups_reach_the_brokers(
     assert answer.error_code == 0
     reached = [
         config.name
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key == 44
-        for resource in codec.decode_request(header, message).resources
+        for request in world.broker.requests(44)
+        for resource in request.resources
         for config in resource.configs
     ]
     assert reached == passed

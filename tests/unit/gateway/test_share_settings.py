@@ -8,9 +8,7 @@ import pytest
 from msgspec import structs
 
 from gateway.upstream.share_groups import Coordinators
-from gateway.wire import codec
 from gateway.wire.codec import Fields
-from gateway.wire.framing import request_header
 from kafka_why.contract.kafka.requests import AlterGroupConfigs
 from tests.harness.gateway import GatewayFixture, RawClient
 from tests.harness.gateway import played as any_played
@@ -70,10 +68,9 @@ async def altered(client: RawClient, api: int = INCREMENTAL, **values: str) -> t
 def reached(world: GatewayFixture) -> list[tuple[int, list[str]]]:
     """Return the changes that reached the broker: their API, and the names of the settings."""
     return [
-        (header.api_key, [config.name for config in resource.configs])
-        for message in world.broker.messages
-        if (header := request_header(message)).api_key in (ALTER, INCREMENTAL)
-        for resource in codec.decode_request(header, message).resources
+        (request.API_KEY, [config.name for config in resource.configs])
+        for request in world.broker.requests(ALTER, INCREMENTAL)
+        for resource in request.resources
     ]
 
 
@@ -148,8 +145,7 @@ async def test_sn24_validate_only_request_stores_nothing(world: GatewayFixture) 
     (answer,) = (await client.ask(INCREMENTAL, 1, resources=entries, validate_only=True)).responses
     assert answer.error_code == 0
     assert asked(world) == [(True, {SESSION: "50000"})]
-    message = world.broker.messages[-1]
-    assert codec.decode_request(request_header(message), message).validate_only
+    assert world.broker.requests()[-1].validate_only
 
 
 @played()
@@ -175,8 +171,7 @@ async def test_sn24_leaders_settings_are_the_brokers(world: GatewayFixture, keys
     shown = {config.name: config.value for config in found.configs}
     assert (shown[LOCKS], shown[SESSION], shown[CONSUMERS]) == ("1", "50000", "45000")
     assert len(shown) == len(found.configs)
-    message = world.broker.messages[-1]
-    (passed,) = codec.decode_request(request_header(message), message).resources
+    (passed,) = world.broker.requests()[-1].resources
     assert passed.configuration_keys == (keys and [LOCKS])
 
 
