@@ -1,4 +1,5 @@
-"""What consumers do all day, told for two client libraries, each through the same gateway and coordinator.
+"""What consumers do all day, through the same gateway and coordinator: two client libraries by the classic
+protocol, and librdkafka by the consumer protocol. Kafka's Java consumer is in tests/slow.
 
 A story has a group of its own and mostly waits, so several are told at a time. Each ends with a look at the
 events topic, and at the broker, which must know of no such group.
@@ -11,15 +12,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from cli.processes.child import Child
 from gateway.net.server import GatewayOptions
+from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.messages import ErrorCode
 from tests.e2e.gateway_admins import ConfluentAdmin, PythonAdmin
@@ -31,6 +34,7 @@ from tests.e2e.gateway_clients import (
     PythonMember,
     assert_coordinated,
     consume,
+    consume_and_commit,
     new_group,
     produce,
     share,
@@ -49,6 +53,7 @@ ADMINS: dict[Library, type[PythonAdmin] | type[ConfluentAdmin]] = {
 }
 SHORT_SESSION_MS = 10_000
 AT_ONCE = 6
+GROWN = 6
 
 
 @dataclass
@@ -73,6 +78,10 @@ class LibraryGroup:
         """Return a static member that takes another's place."""
         member = self.library(self.gateway, self.group_id, topic or self.topic, **settings)
         return self.stack.enter_context(closing(member))
+
+    def join_consumer(self, topic: str | None = None, **settings: Any) -> Member:
+        """Return a new member by the consumer protocol."""
+        return self.join(topic, is_of_consumer_protocol=True, **settings)
 
     def produce(self, *values: int) -> None:
         produce(self.gateway, self.topic, values)
@@ -233,6 +242,85 @@ def administration(group: LibraryGroup) -> None:
         wait_until(lambda: name not in admin.states(), "the group is not listed any more")
 
 
+def consumers(group: LibraryGroup) -> None:
+    """Members of the consumer protocol come and go. What a member keeps is never taken from it."""
+    first = group.join_consumer()
+    share(first)
+    second = group.join_consumer()
+    share(first, second)
+    assert [gone for gone in first.moves.revoked if gone] == [second.partitions()]
+    consume_and_commit(group.gateway, group.topic, first, second)
+    first.close()
+    share(second)
+    assert not any(second.moves.revoked)
+    assert second.committed(group.topic) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
+
+
+def consumers_topic_grows(group: LibraryGroup) -> None:
+    """The watcher sees it, and no member asks."""
+    one, two = group.join_consumer(), group.join_consumer()
+    share(one, two)
+    before = one.partitions(), two.partitions()
+    with closing(kafka_clients.admin(group.options.client_config)) as admin:
+        admin.create_partitions({group.topic: GROWN})
+    wait_until(lambda: len(one.partitions() | two.partitions()) == GROWN, "all partitions of the grown topic")
+    assert before[0] <= one.partitions()
+    assert before[1] <= two.partitions()
+    assert not one.partitions() & two.partitions()
+
+
+def consumers_pattern(group: LibraryGroup) -> None:
+    """A pattern matches a topic that is made later, and no other."""
+    member = group.join_consumer(f"^{group.topic}.*")
+    share(member)
+    later = f"{group.topic}-later"
+    for name in (f"other-{group.topic}", later):
+        create_topic(group.options.client_config, name, PARTITIONS, {})
+    wait_until(lambda: later in member.topics(), "the topic that came later")
+    assert member.topics() == {group.topic, later}
+
+
+def static_consumers(group: LibraryGroup) -> None:
+    """Who comes back within the session has its partitions, and nobody else notices."""
+    one, two = (group.join_consumer(instance_id=name) for name in ("one", "two"))
+    share(one, two)
+    held, epochs = one.partitions(), len(group.history(EntryType.GROUP_EPOCH_BUMPED))
+    lost = len(two.moves.revoked)
+    one.close()
+    again = group.restart(instance_id="one", is_of_consumer_protocol=True)
+    wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
+    duplicate = group.restart(instance_id="one", is_of_consumer_protocol=True)
+    with pytest.raises(KafkaException, match="still used by another member"):
+        wait_until(duplicate.notice_errors, "the error of the second one with this instance id")
+    assert again.partitions() == held
+    assert len(group.history(EntryType.GROUP_EPOCH_BUMPED)) == epochs
+    assert not any(two.moves.revoked[lost:])
+
+
+def mixed(group: LibraryGroup) -> None:
+    """A classic consumer of another library joins the group, and has it alone in the end."""
+    consumer = group.join_consumer()
+    share(consumer)
+    group.library = PythonMember
+    classic = group.join()
+    share(consumer, classic)
+    group.produce(*range(RECORDS))
+    # Who joins once more reads again what it has not committed.
+    seen: set[int] = set()
+
+    def have_all() -> bool:
+        seen.update(consumer.poll(), classic.poll())
+        return len(seen) == RECORDS
+
+    wait_until(have_all, "all records")
+    for member in (consumer, classic):
+        member.commit()
+    consumer.close()
+    share(classic)
+    (converted,) = group.history(EntryType.GROUP_CONVERTED)
+    assert "classic" in converted.reason
+
+
 # The longest first.
 STORIES: dict[str, Callable[[LibraryGroup], None]] = {
     "crash": crash,
@@ -242,8 +330,17 @@ STORIES: dict[str, Callable[[LibraryGroup], None]] = {
     "pattern": pattern,
     "administration": administration,
 }
-# What clients do by themselves, however the coordinator answers, or by the requests of `crash`.
-OF_CLIENTS = ("cooperative-sticky", "static-members", "pattern")
+OF_CONSUMERS: dict[str, Callable[[LibraryGroup], None]] = {
+    "consumers-pattern": consumers_pattern,
+    "consumers-topic-grows": consumers_topic_grows,
+    "static-consumers": static_consumers,
+    "mixed": mixed,
+    "consumers": consumers,
+}
+PLAYED = [*product(STORIES, LIBRARIES), *((name, "librdkafka") for name in OF_CONSUMERS)]
+# What clients do by themselves, however the coordinator answers, what the watcher tells groups, or what the
+# requests of other stories do.
+OF_CLIENTS = ("cooperative-sticky", "static-members", "pattern", *[*OF_CONSUMERS][:3])
 Told = dict[tuple[str, str], Future[None]]
 
 
@@ -251,7 +348,7 @@ def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: P
     with ExitStack() as stack:
         group = LibraryGroup(options, gateway, LIBRARIES[library], stack, logs)
         create_topic(options.client_config, group.topic, PARTITIONS, {})
-        STORIES[name](group)
+        (STORIES | OF_CONSUMERS)[name](group)
     assert_coordinated(options, group.group_id, joins=group.joins)
 
 
@@ -262,16 +359,15 @@ def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPat
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
             (name, library): pool.submit(tell, name, library, options, gateway, logs)
-            for name in STORIES
-            for library in LIBRARIES
+            for name, library in PLAYED
             if form.has_replica or name not in OF_CLIENTS
         }
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
-    "story", [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_CLIENTS)) for name in STORIES]
+    ("story", "library"),
+    [pytest.param(*story, marks=[pytest.mark.one_form] * (story[0] in OF_CLIENTS)) for story in PLAYED],
 )
 def test_unmodified_clients_complete_the_story(told: Told, story: str, library: str) -> None:
     told[story, library].result()
