@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError as ConfluentError
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient as ConfluentAdmin
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from embedded.broker import EmbeddedBroker
+from gateway.apis import transactions
 from gateway.limits import Limits
 from gateway.net.server import GatewayOptions
 from gateway.security.authentication import ListenerSecurity
@@ -37,7 +35,8 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic, history_of, wait_until
 from tests.harness.ports import free_address
-from tests.harness.transactions import Wire
+from tests.harness.shared import PREFIX
+from tests.harness.transactions import TXN_COMMIT, Wire
 
 pytestmark = pytest.mark.e2e
 
@@ -155,41 +154,22 @@ def test_answered_group_is_listed_at_any_gateway_at_once(options: GatewayOptions
 
 
 @pytest.mark.one_form
-def test_coordinators_own_topics_are_internal_and_immutable(
-    options: GatewayOptions, gateway: str, topic: str
-) -> None:
-    own = options.layout.requests_topic
-    with closing(KafkaConsumer(bootstrap_servers=gateway, group_id=new_group())) as consumer:
-        consumer.subscribe(pattern=".*")
-        consumer.poll(timeout_ms=0)
-        wait_until(lambda: topic in subscribed(consumer), "the pattern finds the test's topic")
-        assert not subscribed(consumer) & set(options.layout.topics)
-    with closing(KafkaProducer(bootstrap_servers=gateway)) as producer:
-        with pytest.raises(ValueError, match="did not assign a partition"):
-            producer.send(own, b"{}")
-        producer.send(topic, b"mine").get(timeout=30)
+def test_gateway_is_not_taken_for_a_broker_of_the_coordinator(gateway: str) -> None:
     with pytest.raises(TopicsMissing, match="is a gateway"):
-        layout_on(ClientConfig(gateway), own.removesuffix("-requests"))
-    admin = ConfluentAdmin({"bootstrap.servers": gateway})
-    with pytest.raises(KafkaException) as error:
-        admin.delete_topics([own])[own].result(30)
-    assert error.value.args[0].code() == ConfluentError.TOPIC_EXCEPTION
+        layout_on(ClientConfig(gateway), PREFIX)
 
 
 @pytest.mark.one_form
-def test_option_exposes_internal_topics(options: GatewayOptions) -> None:
-    dead_letters = options.layout.dead_letters_topic
-    with (
-        serving(replace(options, expose_internal_topics=True)) as address,
-        closing(KafkaProducer(bootstrap_servers=str(address))) as producer,
-    ):
-        assert producer.send(dead_letters, b"{}").get(timeout=30).topic == dead_letters
-
-
-def subscribed(consumer: KafkaConsumer) -> set[str]:
-    """Return the topics that a consumer of a pattern has found."""
-    consumer.poll(timeout_ms=100)
-    return set(consumer.subscription() or ())
+def test_a_long_transactional_id_is_answered_at_once(
+    options: GatewayOptions, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is tried again has its answer after this time, which is longer than `Wire` waits.
+    monkeypatch.setattr(transactions, "BROKERS_TIMEOUT_S", 2 * WAIT_TIMEOUT_S)
+    producer = {"transactional_id": "t" * 32_767, "producer_id": 1, "producer_epoch": 0}
+    topics = committed_offset("", topic)["topics"]
+    with serving(options) as address, Wire(str(address)) as wire:
+        (answer,) = wire.ask(TXN_COMMIT, 4, group_id=new_group(), topics=topics, **producer).topics
+    assert answer.partitions[0].error_code
 
 
 def listed(wire: Wire) -> dict[str, str]:

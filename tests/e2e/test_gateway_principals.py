@@ -27,6 +27,7 @@ from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
 from tests.harness.gateway import CoreBackend, RawClient
+from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.raw_client import connected
 from tests.harness.sasl import authenticate
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
@@ -34,8 +35,6 @@ from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, Secure
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 HOST = "127.0.0.1"
-HEARTBEAT = 12
-BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 UNKNOWN_MEMBER_ID = 25
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 # A machine that stands still for half of it fails no test.
