@@ -39,7 +39,7 @@ def kafka() -> Iterator[KafkasReader]:
 @pytest.mark.examples
 def test_gateway_and_kafka_read_frames_alike(kafka: KafkasReader) -> None:
     judge = Judge(kafka)
-    assert campaign(judge, Frames(Random(SEED)), scaled(FRAMES)) == []
+    assert [*campaign(judge, Frames(Random(SEED)), scaled(FRAMES))] == []
     assert len(judge.passed) == len(APIS)
 
 
@@ -121,7 +121,7 @@ def test_fuzz_campaign_finds_the_planted_bug(
 ) -> None:
     plant(monkeypatch)
     try:
-        assert campaign(Judge(kafka), Frames(Random(SEED)), FRAMES_FOR_A_BUG)
+        assert any(campaign(Judge(kafka), Frames(Random(SEED)), FRAMES_FOR_A_BUG))
     finally:
         codec._reader.cache_clear()
 
@@ -135,12 +135,12 @@ def rocketmqs() -> Iterator[RocketmqsReader]:
 @pytest.mark.examples
 def test_gateway_and_rocketmq_read_frames_alike(rocketmqs: RocketmqsReader) -> None:
     judge = RemotingJudge(rocketmqs)
-    assert campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES)) == []
+    assert [*campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES))] == []
 
 
 def test_intact_frame_is_read_by_gateway_and_rocketmq(rocketmqs: RocketmqsReader) -> None:
     judge = RemotingJudge(rocketmqs)
-    assert campaign(judge, RemotingFrames(Random(SEED), INTACT), INTACT_FRAMES) == []
+    assert [*campaign(judge, RemotingFrames(Random(SEED), INTACT), INTACT_FRAMES)] == []
     assert judge.counts[ALIKE] == INTACT_FRAMES, judge.counts
 
 
@@ -178,4 +178,4 @@ def test_remoting_fuzz_campaign_finds_the_planted_bug(
     rocketmqs: RocketmqsReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    assert campaign(RemotingJudge(rocketmqs), RemotingFrames(Random(SEED)), FRAMES_FOR_A_BUG)
+    assert any(campaign(RemotingJudge(rocketmqs), RemotingFrames(Random(SEED)), FRAMES_FOR_A_BUG))

@@ -7,7 +7,7 @@ python -m tests.fuzz --protocol rocketmq --seed 1 --frames 300000
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Protocol
@@ -35,14 +35,12 @@ class _Judge(Protocol):
     def findings(self, messages: Sequence[bytes], /) -> list[Finding]: ...
 
 
-def campaign(judge: _Judge, source: _Source, count: int, end_s: float = float("inf")) -> list[Finding]:
-    """Judge so many frames, fewer if `end_s` of the monotonic clock comes before."""
-    found = list[Finding]()
+def campaign(judge: _Judge, source: _Source, count: int, end_s: float = float("inf")) -> Iterator[Finding]:
+    """Judge so many frames, fewer if `end_s` of the monotonic clock comes before. Yield what is found."""
     while count > 0 and time.monotonic() < end_s:
         batch = [source.next() for _ in range(min(BATCH, count))]
-        found += judge.findings(batch)
+        yield from judge.findings(batch)
         count -= len(batch)
-    return found
 
 
 @click.command()
@@ -58,10 +56,10 @@ def main(protocol: str, seed: int, count: int, seconds: float) -> None:
     with ExitStack() as stack:
         if protocol == "kafka":
             judge = Judge(stack.enter_context(kafkas_reader()))
-            found = campaign(judge, Frames(random), count, began_s + seconds)
+            found = [*campaign(judge, Frames(random), count, began_s + seconds)]
         else:
             judge = RemotingJudge(stack.enter_context(rocketmqs_reader()))
-            found = campaign(judge, RemotingFrames(random), count, began_s + seconds)
+            found = [*campaign(judge, RemotingFrames(random), count, began_s + seconds)]
     taken_s = time.monotonic() - began_s
     for name, number in judge.counts.items():
         click.echo(f"{number:10,} {name}")
