@@ -3,27 +3,26 @@
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from cli import main
 from cli.processes.child import ChildFailed, Children
 from cli.processes.family import family
 from tests.e2e.harness import running, wait_until
+from tests.harness.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
-COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PATIENCE_S = 60.0
-# A gateway that looks for a broker where none is: it runs for half a minute.
-IDLE = ("gateway", "--bootstrap-servers", "127.0.0.1:1")
+SLEEP = Path("/bin/sleep")
 
 
 def test_nonempty_demo_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    done = subprocess.run([COMMAND, "demo", "--data-dir", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 2
+    done = invoke(main, ["demo", "--data-dir", str(tmp_path)])
+    assert done.exit_code == 2
     assert "is not empty; the demo needs an empty folder" in done.stderr
 
 
@@ -39,7 +38,7 @@ def test_ended_child_is_reported_with_its_log(tmp_path: Path) -> None:
 def test_kill_and_freeze_apply_to_all_descendant_processes(tmp_path: Path) -> None:
     """The parent watchdog stands for a child with a process of its own under it."""
     with Children(tmp_path) as children:
-        child = children.start("idle", *IDLE)
+        child = children.start("idle", "60", program=SLEEP)
         assert child.freeze() == [child.pid]
         wait_until(lambda: _state(child.pid) == "T", "a process stops after the signal, not with it")
         child.thaw()
@@ -55,9 +54,9 @@ def test_kill_and_freeze_apply_to_all_descendant_processes(tmp_path: Path) -> No
 def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from cli.processes.child import Child;"
-        "print(Child('idle', sys.argv[2:], Path(sys.argv[1])).pid, flush=True); sys.stdin.read()"
+        "print(Child('idle', ['60'], *map(Path, sys.argv[1:])).pid, flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "idle.log"), *IDLE]
+    command = [sys.executable, "-c", code, str(tmp_path / "idle.log"), str(SLEEP)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child_pid = int(parent.stdout.readline())

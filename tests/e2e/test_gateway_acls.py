@@ -5,9 +5,8 @@ The conformance scripts compare the APIs of groups (`tests/conformance/scripts/a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -292,15 +291,28 @@ def comparable(value: Any, hides: frozenset[str]) -> Any:
     return sorted(value) if isinstance(value, set | frozenset) else value
 
 
-async def ask(address: Address, user: str, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
-    """Return an answer as nested dicts, None if the connection is closed instead."""
-    connection = Connection(*await asyncio.open_connection(address.host, address.port))
-    try:
-        await connection.authenticate(user, PASSWORD)
-        raw = await connection.ask(api_key, version, user, body)
-    finally:
-        await connection.close()
-    return None if raw is None else codec.decode_response(api_key, version, raw).to_dict(json=False)
+class Users:
+    """The connections of users to one server, each for all requests until the server closes it."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connections: dict[str, Connection] = {}
+
+    async def ask(self, user: str, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
+        """Return an answer as nested dicts, None if the connection is closed instead."""
+        if user not in self._connections:
+            opened = await asyncio.open_connection(self._address.host, self._address.port)
+            self._connections[user] = Connection(*opened)
+            await self._connections[user].authenticate(user, PASSWORD)
+        raw = await self._connections[user].ask(api_key, version, user, body)
+        if raw is None:
+            await self._connections.pop(user).close()
+            return None
+        return codec.decode_response(api_key, version, raw).to_dict(json=False)
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            await connection.close()
 
 
 @dataclass(frozen=True)
@@ -308,8 +320,8 @@ class Pair:
     """The broker's listener for users, and the gateway."""
 
     runner: asyncio.Runner
-    broker: Address
-    gateway: Address
+    broker: Users
+    gateway: Users
     ids: Mapping[str, UUID]
     acls: CurrentAcls
 
@@ -317,7 +329,8 @@ class Pair:
         """Return the broker's answer, and the gateway's."""
         body = renamed(case.body, self.ids)
         request = user, case.api_key, case.version, body
-        return self.runner.run(ask(self.broker, *request)), self.runner.run(ask(self.gateway, *request))
+        kafkas, ours = (self.runner.run(users.ask(*request)) for users in (self.broker, self.gateway))
+        return kafkas, ours
 
 
 @pytest.fixture(scope="module")
@@ -332,32 +345,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             create_topic(broker.client_config, topic, 1, {})
         admin = Address.parse(broker.bootstrap_servers)
         ids = runner.run(prepared(admin))
-        serving = serve(admin, users_file(folder, USERS))
-        gateway, acls = runner.run(started(serving))
+        users_only = ListenerSecurity.read(None, None, users_file(folder, USERS))
+        layout, listen = TopicLayout.named(), Address(HOST, 0)
+        options = GatewayOptions(ClientConfig(str(admin)), layout, listen, security=users_only)
+        cluster, core = Cluster([admin], options.limits), CoreBackend()
+        acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)
+        gateway = Gateway(options, cluster, core, core, authorizer=acls.authorizer)
+        runner.run(gateway.start())
         wait_until(lambda: acls_are_there(runner, acls), "the ACLs")
-        pair = Pair(runner, secured, gateway, ids, acls)
+        pair = Pair(runner, Users(secured), Users(gateway.address), ids, acls)
         wait_until(lambda: has_transactions(pair), "the coordinator of transactions")
         yield pair
-        runner.run(serving.aclose())
-
-
-async def started(serving: AsyncGenerator[tuple[Address, CurrentAcls]]) -> tuple[Address, CurrentAcls]:
-    return await anext(serving)
-
-
-async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, CurrentAcls]]:
-    users_only = ListenerSecurity.read(None, None, users)
-    options = GatewayOptions(
-        ClientConfig(str(admin)), TopicLayout.named(), Address(HOST, 0), security=users_only
-    )
-    cluster, core = Cluster([admin], options.limits), CoreBackend()
-    acls = CurrentAcls.of(AclOptions(super_users=frozenset({SUPER}), interval_s=0.1), cluster)
-    gateway = Gateway(options, cluster, core, core, authorizer=acls.authorizer)
-    await gateway.start()
-    try:
-        yield gateway.address, acls
-    finally:
-        await gateway.close()
+        for users in (pair.broker, pair.gateway):
+            runner.run(users.close())
+        runner.run(gateway.close())
 
 
 async def prepared(admin: Address) -> dict[str, UUID]:

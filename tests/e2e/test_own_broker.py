@@ -1,13 +1,15 @@
-"""DescribeConfigs of groups and brokers: a gateway's answers beside those of its broker, entry by entry."""
+"""A broker that is not shared, because it has a coordinator's settings, and is killed: its folder, its
+settings beside those that a gateway shows, and the reader of the query's answers while it is down.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
 
 import pytest
 import uvloop
+from confluent_kafka import KafkaException
 from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker
@@ -15,10 +17,18 @@ from gateway.net.server import Gateway, GatewayOptions
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
+from kafka_why.connections import kafka_clients
+from kafka_why.contract.codec import encode
+from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import ErrorCode, ReleaseGroupResponse
 from state.config import CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES
+from streaming.replica.audit import OVERDUE_AFTER_S, AnswerDifference, Audit, ReplicaPosition
+from streaming.replica.responses_reader import ResponsesReader
+from streaming.service.topics import prepare_topics
 from tests.e2e.gateway_clients import new_group
+from tests.e2e.harness import new_layout, wait_until
 from tests.harness.gateway import HOST, CoreBackend, RawClient
 from tests.harness.raw_client import connected
 from tests.harness.share_frames import SOFTWARE
@@ -93,8 +103,16 @@ async def alter(client: RawClient, group: str) -> None:
     assert answer.error_code == 0, answer.error_message
 
 
-def test_settings_are_shown_as_a_broker_shows_them(tmp_path: Path) -> None:
-    async def play(broker: EmbeddedBroker) -> None:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    folder = tmp_path_factory.mktemp("broker")
+    folder.chmod(0o755)
+    with EmbeddedBroker(folder, overrides=GIVEN) as broker:
+        yield broker
+
+
+def test_settings_are_shown_as_a_broker_shows_them(broker: EmbeddedBroker) -> None:
+    async def play() -> None:
         async with (
             gateway_of(broker) as address,
             connected(address) as client,
@@ -111,8 +129,7 @@ def test_settings_are_shown_as_a_broker_shows_them(tmp_path: Path) -> None:
             at_broker = await awaited(lambda: shown(direct, GROUP, own), last, OWN[last])
             compare_groups(await shown(client, GROUP, own), at_broker)
 
-    with EmbeddedBroker(tmp_path / "broker", overrides=GIVEN) as broker:
-        uvloop.run(play(broker))
+    uvloop.run(play())
 
 
 def compare_groups(ours: Entries, kafkas: Entries) -> None:
@@ -133,3 +150,86 @@ def compare_brokers(ours: Entries, kafkas: Entries) -> None:
             without = "classic,consumer"
             kafkas[name]["value"] = kafkas[name]["synonyms"][0]["value"] = without
         assert ours[name] == kafkas[name]
+
+
+def test_broker_segments_are_unreadable_to_other_users(broker: EmbeddedBroker) -> None:
+    """Its records are read through the broker, which checks ACLs."""
+    kept = [*(broker.data_dir / "log").rglob("*")]
+    assert any(path.suffix == ".log" and path.stat().st_size for path in kept)
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []
+    assert broker.data_dir.stat().st_mode & 0o777 == 0o755
+
+
+HERE = ReplicaPosition({0: 5}, 1_000)
+BATCH_S = 100.0
+
+
+def answer(request: str) -> bytes:
+    return encode(
+        ReleaseGroupResponse(group_id="g", correlation_id="c", request=request, error_code=ErrorCode.NONE)
+    )
+
+
+@contextmanager
+def reading(broker: EmbeddedBroker, layout: TopicLayout, audit: Audit) -> Iterator[ResponsesReader]:
+    """Yield a reader whose clock is far behind the only batch."""
+    prepare_topics(broker.client_config, layout)
+    reader = ResponsesReader(
+        broker.client_config,
+        layout,
+        audit,
+        lambda: None,
+        ReplicaId(1, 1),
+        compares=True,
+        now_s=lambda: BATCH_S + 2 * OVERDUE_AFTER_S,
+    )
+    try:
+        wait_until(lambda: begins(reader), "leaders of the new topic's partitions")
+        yield reader
+    finally:
+        reader.stop()
+
+
+def begins(reader: ResponsesReader) -> bool:
+    try:
+        reader.begin()
+    except KafkaException:
+        return False
+    return True
+
+
+def test_unread_answer_on_the_topic_is_not_missing(broker: EmbeddedBroker) -> None:
+    """More answers than one look takes stand before it."""
+    audit, layout = Audit(), new_layout()
+    others = [f"other-{number}" for number in range(2_000)]
+    with reading(broker, layout, audit) as reader:
+        with closing(kafka_clients.producer(broker.client_config)) as producer:
+            for request in (*others, "r"):
+                producer.send(layout.responses_topic, answer(request), partition=0)
+            producer.flush()
+        audit.early({"r": answer("r")}, HERE)
+        audit.committed(HERE, BATCH_S)
+        reader.read()
+        assert reader.difference is None
+        assert audit.compared == 1
+
+
+def test_no_answer_is_missing_while_brokers_are_unavailable(broker: EmbeddedBroker) -> None:
+    """The query's answer may be on the topic. When the brokers are back, a later batch shows it."""
+    audit, layout = Audit(), new_layout()
+    with reading(broker, layout, audit) as reader:
+        audit.early({"r": answer("r")}, HERE)
+        audit.committed(HERE, BATCH_S)
+        broker.kill()
+        reader.read()
+        assert reader.difference is None
+        broker.start()
+
+        def shows() -> bool:
+            """Return True if a later batch shows it. The reader reconnects, and partitions get leaders."""
+            audit.committed(HERE, BATCH_S)
+            reader.read()
+            return reader.difference is not None
+
+        wait_until(shows, "the difference")
+        assert reader.difference == AnswerDifference("r", answer("r"), None)

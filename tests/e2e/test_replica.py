@@ -203,26 +203,6 @@ def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> Non
     seen.wait_for("answering")
 
 
-def test_coordinator_stays_ready_while_sparks_jvm_restarts(seen: Seen) -> None:
-    """A load balancer must not take a gateway out whose clients are served."""
-    restarts = seen.coordinator.spark_restarts
-    told = []
-
-    def is_back() -> bool:
-        code, body = seen.ready()
-        # A machine that stands still stops the replica's answers, too; Spark's end must not.
-        assert code == 200 or body["notes"]["replica"].startswith("following: "), body
-        if code == 200:
-            told.append(body["notes"].get("coordinator"))
-        return seen.coordinator.spark_restarts > restarts and seen.status().phase is ServicePhase.READY
-
-    os.kill(seen.coordinator.jvm_pid, signal.SIGKILL)
-    wait_until(is_back, "batches are committed again", START_TIMEOUT_S)
-    (first, *_) = [note for note in told if note is not None]
-    assert first.startswith("restarting: Spark's JVM has ended")
-    assert first.endswith(". The replica answers")
-
-
 def test_difference_is_detected_and_the_replica_seeded_again(seen: Seen, client: CoordinatorClient) -> None:
     """The difference stays on the topic, in the counts and in the alarm: only the next test follows."""
     seen.wait_for("answering")

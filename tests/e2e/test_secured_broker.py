@@ -1,6 +1,5 @@
 """Clients of both libraries at a real broker with TLS and SASL: who is let in, and what others are told."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,13 +7,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from cli.processes.child import GROUP_COORDINATOR
+from cli import main
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.refusals import ClusterRefused
 from streaming.service.topics import TopicsError, prepare_topics
 from tests.e2e.harness import new_layout
 from tests.harness.certificates import Authority
+from tests.harness.commands import invoke
 from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker, write_properties
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
@@ -118,12 +118,11 @@ def test_commands_report_a_refused_login_without_the_secret(secured: SecuredBrok
     reason = f"the broker at {config} refuses the login as {TOOLS} by SCRAM-SHA-512: "
     with pytest.raises(TopicsError, match=reason):  # what `run` says
         prepare_topics(config, new_layout())
-    arguments = ("groups", "list", "--bootstrap-servers", str(config), "--client-config")
-    command = [str(GROUP_COORDINATOR), *arguments, str(tmp_path / "client.properties")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
+    arguments = ["--bootstrap-servers", str(config), "--client-config", str(tmp_path / "client.properties")]
+    done = invoke(main, ["groups", "list", *arguments])
+    assert done.exit_code == 1
     assert reason in done.stderr
-    assert SECRET not in done.stdout + done.stderr
+    assert SECRET not in done.output
 
 
 def test_forged_token_is_reported(secured: SecuredBroker, tmp_path: Path) -> None:

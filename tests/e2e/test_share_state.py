@@ -7,24 +7,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import UpdateFeatureType
 
-from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import decode_request, encode
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.requests import DeleteGroup
 from kafka_why.contract.kafka.share_requests import (
-    ShareGroupHeartbeat,
     ShareStatePartition,
     ShareStateResult,
-    TopicImage,
 )
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from kafka_why.contract.layout import TopicLayout
@@ -39,7 +33,7 @@ from streaming.service.share_state.partition_tasks import (
 )
 from streaming.service.share_state.thread import BrokerCoordinators, ShareStateThread
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
+from tests.e2e.harness import create_topic, new_layout, read_topic, topic_id_of, wait_until
 from tests.harness.group_views import view_with
 from tests.harness.secured_broker import ADMIN, COORDINATOR, Allowed, ClusterSecurity, SecuredBroker, grant
 
@@ -191,44 +185,6 @@ def test_what_a_deleted_topic_had_counts_as_deleted(orders: Topic, groups: Group
         admin.close()
         groups.publish(orders.group_id, to_delete("1-1#0", orders, [0]))
         assert groups.wait_for("1-1#0") == [ShareStatePartition(orders.id, 0)]
-
-
-def test_share_member_is_assigned_initialized_partitions(
-    broker: EmbeddedBroker, layout: TopicLayout, calls: BrokerCoordinators, record_property: Any
-) -> None:
-    """The whole way: a heartbeat asks for the partitions, the thread has them initialized, and the next
-    heartbeats assign them. Deleting the group deletes their state (rows SI5, SI13, SP17).
-    """
-    orders = Topic(broker.client_config, calls)
-    images = {orders.name: TopicImage(orders.id, 3)}
-    with CoordinatorClient(broker.client_config, layout, client_id="share") as client:
-
-        def beat(epoch: int, **fields: Any) -> Any:
-            header = client.header(orders.group_id, 1)
-            request = ShareGroupHeartbeat(**header, member_id="m", member_epoch=epoch, **fields)
-            return client.send(request).result(60)
-
-        began_s = time.monotonic()
-        answer = beat(0, subscribed_topic_names=[orders.name], topics=images)
-        assert (answer.error_code, answer.member_epoch) == (0, 2)
-        assigned: list[int] = []
-
-        def has_all() -> bool:
-            nonlocal answer
-            answer = beat(answer.member_epoch)
-            if answer.assignment is not None:
-                assigned[:] = [n for topic in answer.assignment for n in topic.partitions]
-            return sorted(assigned) == [0, 1, 2]
-
-        wait_until(has_all, "the member has all partitions")
-        record_property("first partitions after s", round(time.monotonic() - began_s, 2))
-        assert [orders.recorded(n) for n in range(3)] == [RecordedState(0, 2, -1)] * 3
-        beat(-1)
-        header = client.header(orders.group_id, 2)
-        assert client.send(DeleteGroup(**header)).result(90).error_code == ErrorCode.NONE
-    assert [orders.recorded(n) for n in range(3)] == [NO_STATE] * 3
-    types = [entry.type for entry in history_of(broker.client_config, layout, orders.group_id)]
-    assert EntryType.SHARE_PARTITIONS_INITIALIZED in types
 
 
 def test_tasks_wait_while_the_permission_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,9 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import cli
 from cli import main
@@ -19,6 +17,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout
+from tests.harness.commands import invoke
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -29,12 +28,11 @@ SIGNAL_TIMEOUT_S = 25.0
 NOT_OF_THIS_MACHINE = "192.0.2.1"  # for documentation (RFC 5737)
 
 
-class Ended(NamedTuple):
-    """How a command ended, and the last line that it said."""
-
-    exit_code: int
-    last: str
-    stderr: str
+def failure(*arguments: str) -> str:
+    """Return the last line of a command that fails."""
+    outcome = invoke(main, arguments)
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    return outcome.stderr.splitlines()[-1]
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -43,14 +41,14 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = END_TIMEOUT_S) -> Ended:
-    """Wait for its end, which comes by itself."""
+def ended(process: subprocess.Popen[str], timeout_s: float = END_TIMEOUT_S) -> tuple[int, str]:
+    """Wait for its end, which comes by itself. Return the exit code, and what it said."""
     with process:
         try:
             _, stderr = process.communicate(timeout=timeout_s)
         finally:
             process.kill()
-    return Ended(process.returncode, (stderr.strip().splitlines() or [""])[-1], stderr)
+    return process.returncode, stderr.strip()
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +66,9 @@ def prefix(layout: TopicLayout) -> str:
 
 def test_unusable_listen_address_ends_the_gateways_start(broker: EmbeddedBroker, prefix: str) -> None:
     at = ("--listen", f"{NOT_OF_THIS_MACHINE}:0", "--bootstrap-servers", broker.bootstrap_servers)
-    end = ended(started("gateway", *at, "--prefix", prefix))
-    assert end.exit_code == 1
-    assert end.last.startswith(f"Error: cannot listen at {NOT_OF_THIS_MACHINE}:0: ")
+    assert failure("gateway", *at, "--prefix", prefix).startswith(
+        f"Error: cannot listen at {NOT_OF_THIS_MACHINE}:0: "
+    )
 
 
 @pytest.fixture
@@ -87,23 +85,22 @@ def test_a_signal_ends_the_gateways_start(silent: socket.socket, number: signal.
     connection, _ = silent.accept()  # it waits for an answer now
     with connection:
         process.send_signal(number)
-        end = ended(process, SIGNAL_TIMEOUT_S)
-    assert (end.exit_code, end.stderr) == (128 + number, "")
+        assert ended(process, SIGNAL_TIMEOUT_S) == (128 + number, "")
 
 
 def test_missing_topics_end_the_gateways_start(broker: EmbeddedBroker) -> None:
     prefix = f"test-{uuid.uuid4()}"
-    end = ended(started("gateway", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix))
-    assert end.exit_code == 1
-    assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
+    said = failure("gateway", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix)
+    assert said.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
 
 
 def test_foreign_listen_address_ends_the_start_of_run(broker: EmbeddedBroker, tmp_path: Path) -> None:
     cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
     at = ("--data-dir", str(tmp_path), "--ui-host", NOT_OF_THIS_MACHINE)
-    end = ended(started("run", "--json", *cluster, *at))
-    assert end.exit_code == 1
-    assert end.last.startswith(f"Error: the Spark UI cannot listen at {NOT_OF_THIS_MACHINE}: Cannot assign ")
+    exit_code, said = ended(started("run", "--json", *cluster, *at))
+    assert exit_code == 1
+    why = f"Error: the Spark UI cannot listen at {NOT_OF_THIS_MACHINE}: Cannot assign "
+    assert said.splitlines()[-1].startswith(why)
 
 
 @click.command()
@@ -114,8 +111,4 @@ def raises() -> None:
 
 def test_unexpected_start_failure_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.COMMANDS, "raises", f"{__name__}:raises")
-    outcome = CliRunner().invoke(main, ["raises"])
-    assert outcome.exit_code == 1
-    assert outcome.stderr.splitlines()[-1] == "Error: unexpected KeyError: 'unforeseen'"
-    assert "Traceback" in outcome.stderr, "the log says where"
-    assert outcome.stdout == ""
+    assert failure("raises") == "Error: unexpected KeyError: 'unforeseen'"

@@ -57,8 +57,7 @@ def member(servers: str, group: str, *, epochs: bool) -> ConfluentMember:
     return ConfluentMember(servers, group, TOPIC, is_of_consumer_protocol=epochs)
 
 
-@pytest.mark.parametrize("source", ["offsets", "polling"])
-@pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
+@pytest.mark.parametrize(("source", "epochs"), [("offsets", False), ("polling", True)])
 def test_rebalances_are_explained_as_they_happen(
     cluster: tuple[str, RecordingProxy], source: str, *, epochs: bool
 ) -> None:

@@ -41,10 +41,10 @@ ACLS = {
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-@pytest.fixture
-def others(rocketmq: RocketMqCluster, tmp_path: Path) -> Iterator[JavaClients]:
+@pytest.fixture(scope="module")
+def others(rocketmq: RocketMqCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClients]:
     """Yield clients in a process of their own, which may have the ids of the others."""
-    with JavaClients(rocketmq.name_server, tmp_path) as clients:
+    with JavaClients(rocketmq.name_server, tmp_path_factory.mktemp("others")) as clients:
         yield clients
         clients.kill()
 
