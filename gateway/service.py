@@ -12,12 +12,11 @@ from gateway.authorization.acls import AclsUnreadable
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
-from gateway.metrics.loop_watch import loop_watched
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.listener import CannotListen, allow_open_files, files_for
 from gateway.net.server import Gateway, GatewayOptions
 from gateway.quotas import QuotaRules, Quotas, QuotasError, read_quotas
-from gateway.running import RunningGateway, Started, kafka_readiness, running_on_thread
+from gateway.running import RunningGateway, Started, kafka_readiness, loop_watched, running_on_thread
 from gateway.security.authentication import SecurityError
 from gateway.telemetry.service import ClientTelemetry, TelemetryWriter, expect_topic, telemetry_writer
 from gateway.upstream.cluster import Cluster

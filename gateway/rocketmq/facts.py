@@ -51,6 +51,7 @@ _FAILURES = (OSError, TimeoutError, MalformedFrame)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class TimedCache(Generic[K, V]):
@@ -108,36 +109,32 @@ class ClusterFacts:
         """Return the configuration of a group at the broker of this address, or None if the broker has no
         such group. If the broker does not answer, return the default.
         """
-        try:
-            return await self._group_configs.get((address, group_id))
-        except _FAILURES as error:
-            self._warning.add(error=repr(error), broker=address, code="GET_SUBSCRIPTIONGROUP_CONFIG")
-            return SubscriptionGroupConfig()
+        code, default = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupConfig()
+        return await self._or_default(
+            default, self._group_configs.get((address, group_id)), code, broker=address
+        )
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return the readable queues of a topic at all its brokers, or None if its route is not known."""
-        try:
-            return await self._topic_queues.get(topic)
-        except _FAILURES as error:
-            self._warning.add(error=repr(error), code="GET_ROUTEINFO_BY_TOPIC")
-            return None
+        return await self._or_default(None, self._topic_queues.get(topic), RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
     async def has_acls(self, address: str) -> bool:
         """Return True unless the broker of this address is known not to authenticate its clients."""
-        try:
-            return await self._has_acls.get(address) is not False
-        except _FAILURES as error:
-            self._warning.add(error=repr(error), broker=address, code="GET_BROKER_CONFIG")
-            return True
+        code = RequestCode.GET_BROKER_CONFIG
+        return await self._or_default(True, self._has_acls.get(address), code, broker=address) is not False
 
     async def request_modes(self, address: str) -> dict[str, dict[str, RequestModeSetting]]:
         """Return the request modes that the broker of this address has stored, by topic and group."""
+        code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+        return await self._or_default({}, self._fetch_request_modes(address, code), code, broker=address)
+
+    async def _or_default(self, default: T, fact: Awaitable[T], code: RequestCode, **where: str) -> T:
+        """Return the fact that a request with this code brings, or the default if it cannot be had."""
         try:
-            header, body = await self._invoke(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
-            return decode_request_modes(body) if header.code == ResponseCode.SUCCESS else {}
+            return await fact
         except _FAILURES as error:
-            self._warning.add(error=repr(error), broker=address, code="GET_ALL_MESSAGE_REQUEST_MODE")
-            return {}
+            self._warning.add(error=repr(error), code=code.name, **where)
+            return default
 
     def forget(self, code: int) -> None:
         """Forget the facts that a request with this code has changed."""
@@ -162,6 +159,12 @@ class ClusterFacts:
             return None
         _expect_success(header)
         return decode_group_config(body)
+
+    async def _fetch_request_modes(
+        self, address: str, code: RequestCode
+    ) -> dict[str, dict[str, RequestModeSetting]]:
+        header, body = await self._invoke(address, code, {})
+        return decode_request_modes(body) if header.code == ResponseCode.SUCCESS else {}
 
     async def _fetch_has_acls(self, address: str) -> bool:
         header, body = await self._invoke(address, RequestCode.GET_BROKER_CONFIG, {})

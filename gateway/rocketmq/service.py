@@ -9,7 +9,6 @@ from uuid import uuid4
 from clients.coordinator_client import CoordinatorClient
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import rocketmq_groups
-from gateway.metrics.loop_watch import loop_watched
 from gateway.net.listener import CannotListen, allow_open_files, files_for
 from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
@@ -20,7 +19,15 @@ from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.peers import Peers, Restart
 from gateway.rocketmq.server import RocketmqGateway
 from gateway.rocketmq.session import GatewayParts, GroupSession
-from gateway.running import COORDINATOR, LISTENING, Readiness, RunningGateway, Started, running_on_thread
+from gateway.running import (
+    COORDINATOR,
+    LISTENING,
+    Readiness,
+    RunningGateway,
+    Started,
+    loop_watched,
+    running_on_thread,
+)
 from gateway.service import NoSuchReplyPartition, check_reply_partition
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.used_settings import ClientConfigError

@@ -6,7 +6,7 @@ Hadoop's "The FileSystem contract" and "Introducing S3A".
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,8 @@ class HadoopFiles:
 
     def read(self, name: str) -> bytes:
         try:
-            stream = self._system.open(self._path(name))
-            try:
+            with closing(self._system.open(self._path(name))) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
         except Py4JJavaError as error:
             if _MISSING in _classes(error):
                 raise FileNotFoundError(f"{self._uri}/{name}") from None
@@ -163,11 +160,8 @@ class HadoopFiles:
         return True
 
     def _create(self, path: Any, content: bytes) -> None:
-        stream = self._system.create(path, True)
-        try:
+        with closing(self._system.create(path, True)) as stream:
             stream.write(bytearray(content))
-        finally:
-            stream.close()
 
     def _rename(self, source: Any, target: Any, option: str) -> None:
         kind = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")

@@ -3,7 +3,7 @@ and at share coordinators. So the log stays the only input of a group, and the q
 brokers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kafka_why.connections import kafka_clients
@@ -19,7 +19,23 @@ from kafka_why.partitioner import partition_of
 BROKER_TIMEOUT_MS = 5_000
 ACKNOWLEDGED_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
 
+_RECORDS_TIMEOUT_S = 30.0
+
 ServiceRequest: TypeAlias = RegexResolved | ShareStateResult | TopicMetadata | TransactionMarker
+
+
+def append_records(
+    client_config: ClientConfig, topic: str, records: Iterable[Mapping[str, Any]]
+) -> list[Any]:
+    """Append records over a connection of their own, and wait until all are acknowledged. Each record has the
+    arguments of KafkaProducer.send. Return kafka-python's metadata of each. Raises KafkaError.
+    """
+    producer = kafka_clients.producer(client_config)
+    try:
+        sent = [producer.send(topic, **record) for record in records]
+        return [future.get(timeout=_RECORDS_TIMEOUT_S) for future in sent]
+    finally:
+        producer.close(timeout=1)
 
 
 class RequestAppender(Closeable):

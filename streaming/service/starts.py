@@ -12,7 +12,6 @@ import structlog
 
 from checkpoints.checkpoint import Checkpoint, code_version
 from checkpoints.metadata import Epoch, Identity
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import record_of
 from kafka_why.contract.layout import TopicLayout
@@ -24,6 +23,7 @@ from streaming.query.session import LOOPBACK
 from streaming.service.clock.pace import REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S, Acted
+from streaming.service.request_appender import append_records
 from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topics import as_topics_error
 
@@ -70,11 +70,7 @@ def announce(client_config: ClientConfig, layout: TopicLayout, epoch: Epoch, own
     }
     topic = layout.events_topic
     with as_topics_error(f"the start could not be announced on {topic}"):
-        producer = kafka_clients.producer(client_config)
-        try:
-            producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
-        finally:
-            producer.close(timeout=1)
+        append_records(client_config, topic, [{"value": msgspec.json.encode(entry)}])
 
 
 def begin_epoch(

@@ -18,7 +18,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, clock_record
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import BackgroundThread
+from kafka_why.lifetimes import BackgroundThread, Closeable
 from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.pace import Pace
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
@@ -93,10 +93,8 @@ class Ticker(BackgroundThread):
                 self._failed(f"no broker answers: {error}")
                 self._stopped.wait(self._interval_s)
                 continue
-            try:
+            with appender:
                 self._tick(appender)
-            finally:
-                appender.close()
 
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
@@ -148,11 +146,8 @@ def brokers_time_ms(client_config: ClientConfig, topic: str, partitions: int) ->
 
     Raises KafkaError.
     """
-    appender = _Appender(client_config, topic, partitions)
-    try:
+    with _Appender(client_config, topic, partitions) as appender:
         return max(at_ms for at_ms, _ in appender.append(NOTHING_ATTESTED_MS))
-    finally:
-        appender.close()
 
 
 def fence(client_config: ClientConfig, topic: str, partitions: int, owner_epoch: int) -> None:
@@ -160,14 +155,11 @@ def fence(client_config: ClientConfig, topic: str, partitions: int, owner_epoch:
 
     A batch of an earlier owner that reads beyond them fails. Raises KafkaError.
     """
-    appender = _Appender(client_config, topic, partitions, owner_epoch)
-    try:
+    with _Appender(client_config, topic, partitions, owner_epoch) as appender:
         appender.append(NOTHING_ATTESTED_MS)
-    finally:
-        appender.close()
 
 
-class _Appender:
+class _Appender(Closeable):
     """A producer that writes one clock record to each partition and waits for all. Raises KafkaError.
 
     After a failure it reconnects by itself, and gives up unwritten records after their timeout.

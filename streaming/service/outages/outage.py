@@ -13,7 +13,6 @@ import msgspec
 from kafka import TopicPartition
 
 from checkpoints.metadata import KnownOutage
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, is_clock_record
 from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marker_headers
@@ -21,6 +20,7 @@ from kafka_why.contract.kafka.requests import TopicMetadata, TransactionMarker
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.clock.ticker import brokers_time_ms
+from streaming.service.request_appender import append_records
 from streaming.service.topics import LogAndState
 
 # The horizon: the latest time that a replica has acted on, by the early answers that count.
@@ -59,17 +59,12 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
 
 def _mark(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId) -> Mapping[TopicPartition, int]:
     """Append a marker to each partition of the responses topic. Returns their offsets."""
-    producer = kafka_clients.producer(client_config)
-    try:
-        sent = [
-            producer.send(
-                layout.responses_topic, key=MARKER_KEY, headers=marker_headers(first), partition=partition
-            )
-            for partition in range(layout.reply_partitions)
-        ]
-        appended = [future.get(timeout=_TIMEOUT_S) for future in sent]
-    finally:
-        producer.close(timeout=1)
+    headers = marker_headers(first)
+    markers = [
+        {"key": MARKER_KEY, "headers": headers, "partition": partition}
+        for partition in range(layout.reply_partitions)
+    ]
+    appended = append_records(client_config, layout.responses_topic, markers)
     return {TopicPartition(record.topic, record.partition): record.offset for record in appended}
 
 

@@ -24,13 +24,13 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from checkpoints.metadata import Identity, Moved
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim, Claims
 from kafka_why.contract.codec import is_clock_record
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
 from kafka_why.topic_reader import Record, TopicReader
+from streaming.service.request_appender import append_records
 
 # If no clock record comes for this long, and for three of its intervals, no coordinator runs.
 SILENCE_MS = 2_000
@@ -283,21 +283,15 @@ class TopicsOwnership(Closeable):
     def _append(self, claims: dict[str, Claim | None]) -> None:
         if not claims:
             return
-        producer = kafka_clients.producer(self._client_config)
-        try:
-            sent = [
-                producer.send(
-                    self._layout.owner_topic,
-                    key=key.encode(),
-                    value=None if claim is None else msgspec.json.encode(claim),
-                    partition=0,
-                )
-                for key, claim in claims.items()
-            ]
-            for future in sent:
-                future.get(timeout=_TIMEOUT_S)
-        finally:
-            producer.close(timeout=1)
+        records = [
+            {
+                "key": key.encode(),
+                "value": None if claim is None else msgspec.json.encode(claim),
+                "partition": 0,
+            }
+            for key, claim in claims.items()
+        ]
+        append_records(self._client_config, self._layout.owner_topic, records)
 
     def _read_to_end(self) -> None:
         ends = self._reader.ends([self._partition])

@@ -11,8 +11,8 @@ from gateway.apis import topics
 from gateway.apis.context import RequestedPatterns
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.metrics.loop_watch import loop_watched
 from gateway.metrics.numbers import GatewayCounts
+from gateway.running import loop_watched
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
 from kafka_why.contract.kafka.share_requests import TopicImage

@@ -9,8 +9,8 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from gateway.metrics.loop_watch import HELD_MAX_S, loop_watched
 from gateway.metrics.numbers import GatewayCounts
+from gateway.running import HELD_MAX_S, loop_watched
 
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 

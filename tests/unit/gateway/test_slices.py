@@ -16,7 +16,7 @@ from gateway.apis.slices import Slices, at_once
 from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.fairness import CapacityLimiter
-from gateway.metrics.loop_watch import HELD_MAX_S
+from gateway.running import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec, offload
 from gateway.wire.framing import RequestHeader, framed, request_header
