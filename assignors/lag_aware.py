@@ -35,8 +35,7 @@ from kafka_why.contract.protocols.subscriptions import (
     cooperative_claim,
     sticky_claim,
 )
-from kafka_why.sticky.api import NO_RACKS
-from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
+from kafka_why.sticky.api import NO_RACKS, NOBODY, StickyGroup, number_group
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from cli.processes.family import family
+from cli.processes.child import family
 from embedded.java import find_java
 
 DRIVER, JVM, WORKERS, REPLICA = "driver", "Spark's JVM", "Python workers", "replica"

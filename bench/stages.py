@@ -25,7 +25,7 @@ from bench.load.topics import TopicsClient
 from bench.rows.bench import AT_ONCE_MS
 from bench.stats import percentile
 from bench.systems import BEHIND_GATEWAY, COORDINATOR, GATEWAY, PREFIX, Running, RunningSystems
-from cli.processes.family import family
+from cli.processes.child import family
 from kafka_why.cli.output import configure_logs
 
 STAGES = (

@@ -19,8 +19,7 @@ from kafka.admin import NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from bench.load.requests import PARTITIONS, TOPIC
-from cli.processes.child import Child, Children
-from cli.processes.family import family
+from cli.processes.child import Child, Children, family
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address

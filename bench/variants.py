@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.floor import start_floor
-from cli.processes.family import family
+from cli.processes.child import family
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase

@@ -10,8 +10,7 @@ from kafka_why.cli.groups.common import output_option
 from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
 from kafka_why.wording import Column, render_table
-from operations.adopt.groups_at import AdoptError, GroupAdmin
-from operations.adopt.plan import AdoptDecision, AdoptPlan, plan
+from operations.adopt.groups_at import AdoptDecision, AdoptError, AdoptPlan, GroupAdmin, plan
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), Column("OUTCOME", 10))

@@ -17,14 +17,18 @@ from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.groups.gather import describe_groups, describe_partitions
 from kafka_why.wording import Names, visible_text
-from operations.assign.compare import StrategyResult, current_result, outcome_text, outcomes, summary_text
-from operations.assign.strategies import (
+from operations.assign.compare import (
     CLIENT_STRATEGIES,
     KNOWN,
+    StrategyResult,
     check_strategy,
+    current_result,
     live_group,
+    outcome_text,
+    outcomes,
     rounds,
     subscribed_topics,
+    summary_text,
 )
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"

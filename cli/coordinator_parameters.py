@@ -1,8 +1,9 @@
-"""Option types and options of the commands that run a coordinator, or read its state: NAME=VALUE settings,
-too.
+"""Option types and options of the commands that run a coordinator, or read its state: listeners, shards,
+NAME=VALUE settings, and where Spark runs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -10,12 +11,18 @@ import re2
 
 from embedded.broker import check_broker_settings
 from gateway.net.advertised import parse_templates
-from kafka_why.cli.parameters import Command, ParsedOption, WholeNumber, as_object, with_options
+from kafka_why.cli.parameters import HOST, Command, ParsedOption, WholeNumber, as_object, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 from records.topic_patterns import compiled, error_text
 from state.config import CoordinatorConfig
 from streaming.query.admission import parse_shards
+from streaming.query.spark_settings import (
+    DEFAULT_STATE_PARTITIONS,
+    SettingRefused,
+    check_given,
+    check_master,
+)
 from streaming.query.storage import storage_at
 
 LISTENERS = ParsedOption(
@@ -109,3 +116,71 @@ def name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
             raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint=option)
         parsed[name.strip()] = value.strip()
     return parsed
+
+
+_CONF = "--spark-conf"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """Spark's master and settings. See `streaming.query.session.Session`."""
+
+    master: str | None
+    driver_host: str | None
+    state_partitions: int | None
+    spark_conf: Mapping[str, str]
+
+
+STATE_PARTITIONS = click.option(
+    "--state-partitions",
+    type=WholeNumber(1, 1_000),
+    help="Partitions of the state, which tasks process in parallel. A new checkpoint pins it. "
+    f"[default: {DEFAULT_STATE_PARTITIONS}]",
+)
+SPARK_CONF = click.option(
+    _CONF,
+    "spark_conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _, __, value: _checked_conf(value),
+    help="A setting of Spark; repeatable.",
+)
+_OPTIONS = (
+    click.option(
+        "--master",
+        callback=lambda _, __, value: _checked_master(value),
+        help="Spark's master, such as spark://HOST:7077; default: local threads, one a core, or the master "
+        "of spark-submit.",
+    ),
+    click.option(
+        "--driver-host",
+        type=HOST,
+        help="Address at which executors reach this process; default: the one from which it reaches the "
+        "master.",
+    ),
+    STATE_PARTITIONS,
+    SPARK_CONF,
+)
+
+
+def spark_options(command: Command) -> Command:
+    """Add the options. The command gets them as `spark`."""
+    return with_options(as_object(SparkOptions, "spark")(command), *_OPTIONS)
+
+
+def _checked_master(master: str | None) -> str | None:
+    if master is not None:
+        try:
+            check_master(master)
+        except SettingRefused as error:
+            raise click.BadParameter(str(error)) from error
+    return master
+
+
+def _checked_conf(given: Sequence[str]) -> dict[str, str]:
+    conf = name_value_pairs(given, _CONF)
+    try:
+        check_given(conf)
+    except SettingRefused as error:
+        raise click.BadParameter(str(error)) from error
+    return conf

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StateError
 from checkpoints.sealed_file import ExportError
-from cli.coordinator_parameters import PLACE
-from cli.spark_options import SPARK_CONF
+from cli.coordinator_parameters import PLACE, SPARK_CONF
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound

@@ -1,4 +1,5 @@
-"""The live view: every group, what each member holds, and why the group last rebalanced.
+"""The terminal views: of every group live (what each member holds, and why the group last rebalanced), and of
+the entries of a replay, moved a key at a time.
 
 The view reads the groups from the groups and events topics only, so any other reader can show the same. On a
 terminal it is a table that is updated in place; elsewhere each history entry is a line.
@@ -9,16 +10,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import click
 import structlog
 from kafka.errors import KafkaError
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.panel import Panel
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
@@ -34,10 +36,12 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.history import ConnectionSnapshot
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
+from kafka_why.lifetimes import OutageWarning
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.follow import clock, entry_line
 from kafka_why.wording import holdings, is_bare, progress, visible, visible_lines, visible_text
+from operations.replay.steps import StepBrowser
 
 
 class EscapingConsole(Console):
@@ -239,3 +243,63 @@ def _last_rebalance(group: GroupSnapshot, now_ms: float) -> str:
         return "never"
     age_s = max(0, int(now_ms - group.last_rebalance_at_ms) // 1000)
     return f"{age_s} s ago: {group.last_rebalance_reason}"
+
+
+KEYS = (
+    "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"
+)
+_NEXT = frozenset({"n", " ", "\r", "\n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1bOB"})
+_BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
+_QUIT = frozenset({"q", "\x1b"})
+
+
+def walk(steps: StepBrowser) -> None:
+    """Show one entry at a time until the user quits."""
+    console = EscapingConsole()
+    search, remark = "", ""
+    with console.screen(hide_cursor=True) as screen:
+        while True:
+            screen.update(_shown(steps, remark))
+            key = click.getchar()
+            remark = ""
+            if key in _QUIT:
+                return
+            if key == "/":
+                search = _ask_search(console)
+            if key in ("/", ".") and search:
+                remark = "" if steps.find(search) else f"no later entry names {search}"
+            else:
+                remark = press(steps, key)
+
+
+def press(steps: StepBrowser, key: str) -> str:
+    """Handle a key. Return a remark for the user, or "" if there is none."""
+    if key in _NEXT:
+        steps.move(1)
+    elif key in _BACK:
+        steps.move(-1)
+    elif key in ("g", "G"):
+        steps.move(-len(steps) if key == "g" else len(steps))
+    elif key in ("h", "H") and not steps.next_history(1 if key == "h" else -1):
+        return f"no {'later' if key == 'h' else 'earlier'} entry is in the history"
+    return ""
+
+
+def _shown(steps: StepBrowser, remark: str) -> Group:
+    title = f"entry {steps.at + 1} of {len(steps)}"
+    return Group(
+        Panel(Text(steps.detail()), title=title, title_align="left"),
+        Panel(Text(steps.group()), title="the group afterwards", title_align="left"),
+        Text(remark, style="bold") if remark else Text(KEYS, style="dim"),
+    )
+
+
+def _ask_search(console: Console) -> str:
+    """Read the text to search for in the last line of the screen."""
+    console.show_cursor()
+    try:
+        return console.input("search: ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+    finally:
+        console.show_cursor(False)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import SHARDS, series_options
-from cli.spark_options import SPARK_CONF
+from cli.coordinator_parameters import SHARDS, SPARK_CONF, series_options
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_stderr

@@ -261,7 +261,7 @@ def _step(recording: Recording, group_id: str, until: Until | None) -> None:
         raise click.ClickException(f"the log has no request of group {group_id}")
     steps = StepBrowser(replayed, recording.header.configs, Clock())
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from cli.stepping import walk  # rich takes a tenth of a second to import
+        from cli.live_view import walk  # rich takes a tenth of a second to import
 
         walk(steps)
         return

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import PLACE, SHARDS, parse_broker_settings, parse_settings, series_options
+from cli.coordinator_parameters import (
+    PLACE,
+    SHARDS,
+    SparkOptions,
+    parse_broker_settings,
+    parse_settings,
+    series_options,
+    spark_options,
+)
 from cli.gateway_options import Listening, gateway_options
 from cli.rocketmq_options import RocketmqListening, rocketmq_options
 from cli.run_gateway import EMBEDDED, ROCKETMQ_CLUSTER, ClusterToServe
-from cli.spark_options import SparkOptions, spark_options
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (

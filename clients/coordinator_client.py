@@ -32,7 +32,6 @@ from clients.pending import (
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import NO_PACKS, unpack
 from kafka_why.contract.early_answers import EarlyAnswers, Headers
 from kafka_why.contract.kafka import requests as kafka
@@ -41,7 +40,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ToConnection
-from kafka_why.lifetimes import Closeable
+from kafka_why.lifetimes import Closeable, OutageWarning
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader, TopicsMissing
 

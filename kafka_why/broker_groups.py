@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.kafka.history import SHARE
-from kafka_why.lifetimes import BackgroundThread
+from kafka_why.lifetimes import BackgroundThread, OutageWarning
 
 INTERVAL_S = 3.0
 GROUPS_MAX = 100

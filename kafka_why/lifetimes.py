@@ -1,8 +1,14 @@
-"""Base classes of objects that are started or closed by a `with` block."""
+"""Base classes of objects that are started or closed by a `with` block, and the log lines of those that keep
+retrying: a few for each outage instead of one for each attempt.
+"""
 
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
+
+import structlog
 
 
 class Closeable(ABC):
@@ -58,3 +64,46 @@ class BackgroundThread(Startable):
 
     @abstractmethod
     def _run(self) -> None: ...
+
+
+INTERVAL_S = 60.0
+# An outage ends when no attempt has failed for this long, because some attempts succeed during an outage.
+QUIET_S = 5.0
+
+log = structlog.get_logger()
+
+
+class OutageWarning:
+    """A logger of outages: a warning when one begins and once a minute while it lasts, and a line at its end.
+
+    `what` names the failing attempt, as the beginning of a sentence. Not thread-safe.
+    """
+
+    def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._now_s = now_s
+        self._attempts = 0
+        self._began_s = self._failed_s = self._warned_s = 0.0
+
+    def failed(self, error: Exception) -> None:
+        """Record a failed attempt."""
+        now_s = self._now_s()
+        self._failed_s = now_s
+        self._attempts += 1
+        if self._attempts == 1:
+            self._began_s = now_s
+        elif now_s - self._warned_s < INTERVAL_S:
+            return
+        self._warned_s = now_s
+        log.warning(
+            f"{self._what} failed, trying again",
+            attempts=self._attempts,
+            for_s=round(now_s - self._began_s, 1),
+            error=repr(error),
+        )
+
+    def worked(self) -> None:
+        """Record a successful attempt."""
+        if self._attempts and self._now_s() - self._failed_s >= QUIET_S:
+            log.info(f"{self._what} works again", attempts=self._attempts)
+            self._attempts = 0

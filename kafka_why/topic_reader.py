@@ -18,9 +18,8 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import BackgroundThread, Closeable
+from kafka_why.lifetimes import BackgroundThread, Closeable, OutageWarning
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any

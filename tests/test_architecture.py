@@ -207,7 +207,6 @@ def test_only_one_module_prints() -> None:
     }
     assert printing == {
         "kafka_why/cli/output.py: click.echo",
-        "cli/stepping.py: EscapingConsole",
         "embedded/jars.py: Console",
         "embedded/jars.py: sys.stdout.write",
         "embedded/parent_watchdog.py: print",

@@ -10,8 +10,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
     cooperative_claim,
 )
-from kafka_why.sticky.api import NO_RACKS
-from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
+from kafka_why.sticky.api import NO_RACKS, NOBODY, StickyGroup, number_group
 
 # The broker's uniform rule for members with different topics (UniformHeterogeneousAssignmentBuilder).
 #

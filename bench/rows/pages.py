@@ -22,8 +22,7 @@ from bench.report import Figure, ratio_at_most
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.rows.hostile import MEMBERS, SESSION_TIMEOUT_MS, WARM_UP_S, go_on
 from bench.systems import PREFIX, START_TIMEOUT_S, RunningSystems
-from cli.processes.child import Child
-from cli.processes.family import family
+from cli.processes.child import Child, family
 from kafka_why.connections.address import Address
 
 OPEN_PAGES = 20

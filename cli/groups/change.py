@@ -21,6 +21,7 @@ from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.gather import KnownTypes, describe_groups
+from kafka_why.groups.list_groups import ChosenPartitions, TopicChoice, choose_partitions, parse_topic
 from kafka_why.groups.render import (
     UNKNOWN_TOPIC_OR_PARTITION,
     OffsetDeletion,
@@ -31,7 +32,6 @@ from kafka_why.groups.render import (
     pending_table,
     removal_table,
 )
-from kafka_why.groups.selection import ChosenPartitions, TopicChoice, choose_partitions, parse_topic
 from kafka_why.wording import visible_text
 from operations.admin.requests import GroupRequests, PartitionErrors, Removed
 

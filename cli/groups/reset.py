@@ -21,8 +21,8 @@ from kafka_why.cli.parameters import INT64, ParsedOption
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.gather import LogOffsets
+from kafka_why.groups.list_groups import TopicChoice, parse_datetime_ms, parse_duration_ms, parse_topic
 from kafka_why.groups.render import ResetRow, error_text, reset_table
-from kafka_why.groups.selection import TopicChoice, parse_datetime_ms, parse_duration_ms, parse_topic
 from operations.admin.plan_file import PlanFileError, export_plan, read_plan
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (

@@ -2,8 +2,7 @@
 
 import click
 
-from cli.state.move import backup, export_, import_, rollback
-from cli.state.read import diff, read
+from cli.state.commands import backup, diff, export_, import_, read, rollback
 
 
 @click.group()

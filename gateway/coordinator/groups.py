@@ -16,7 +16,6 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
     GroupTable,
@@ -29,7 +28,7 @@ from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
-from kafka_why.lifetimes import Closeable
+from kafka_why.lifetimes import Closeable, OutageWarning
 from kafka_why.partitioner import hash_of
 from kafka_why.topic_reader import TopicReader
 

@@ -25,8 +25,8 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
+from kafka_why.notify.courier import Delivery, Notifier
 from kafka_why.notify.messages import KINDS, Filter
-from kafka_why.notify.notifier import Delivery, Notifier
 from kafka_why.notify.receiver import (
     NOT_PRIVATE,
     Receiver,

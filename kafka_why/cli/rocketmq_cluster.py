@@ -23,13 +23,13 @@ from kafka_why.cli.output import (
     show_stderr,
 )
 from kafka_why.cli.parameters import Command, link, with_options
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.connections.rocketmq import (
     ACCESS_KEY,
     SECRET_KEY,
     RocketMqServers,
     parse_name_servers,
 )
+from kafka_why.lifetimes import OutageWarning
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes

@@ -2,6 +2,13 @@
 
 Only this module decodes requests. A record that cannot be a request becomes a `Refusal` with the reason and,
 if it can be read, the sender's address.
+
+A pack is a record that carries several requests or several responses, so that the cost of a record is shared:
+a first line `pack` and then one message a line: JSON as msgspec writes it has no line feeds. The
+first line marks the pack. The key cannot, because a group id may be any string. The key of a pack of requests
+names its slot: `crc32(group id) mod PACK_SLOTS`. All its requests are for groups of that slot and of the
+record's partition. Clients do not need to know how many shards the coordinator has, see
+`streaming.query.admission`.
 """
 
 import re

@@ -20,9 +20,8 @@ from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions
 from kafka_why.groups.list_groups import GroupOffsets, committed_offsets, list_groups, listed
 from kafka_why.groups.render import error_text
 from kafka_why.groups.rocketmq import offsets_remark
-from kafka_why.lag.brokers import records_at
+from kafka_why.lag.brokers import records_at, timestamp_lags
 from kafka_why.lag.definitions import LogBounds, Partition, lag_records, next_offset
-from kafka_why.lag.record_times import timestamp_lags
 
 # The brokers' answers about partitions: their logs' bounds, and offsets by time.
 
@@ -79,7 +78,7 @@ class LogOffsets:
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
         """Return the lag in time of each of these offsets, by the timestamps of records.
 
-        Offsets whose timestamps are unusable are omitted. See `kafka_why.lag.record_times`.
+        Offsets whose timestamps are unusable are omitted. See `kafka_why.lag.brokers`.
         """
         found: dict[tuple[Partition, int], int] = {}
         left = set(offsets)

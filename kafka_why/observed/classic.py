@@ -12,9 +12,15 @@ from collections.abc import Sequence
 
 from kafka_why.contract.kafka.history import CONSUMER, ConsumerGroupState, EntryType, GroupState
 from kafka_why.contract.protocols.subscriptions import by_topic
-from kafka_why.observed.changes import Change, difference, open_rebalance, record_back, topics_of
 from kafka_why.observed.group import CREATION, Classic, Epochs
-from kafka_why.observed.observation import Observation
+from kafka_why.observed.observation import (
+    Change,
+    Observation,
+    difference,
+    open_rebalance,
+    record_back,
+    topics_of,
+)
 from kafka_why.observed.records import ClassicGeneration
 from kafka_why.observed.sightings import claim, end_all, record_changes_since_sighting
 

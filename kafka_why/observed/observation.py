@@ -1,17 +1,22 @@
 """The handling of one record, and its results: entries of the history and changes of offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from kafka_why.contract.kafka.history import CONSUMER, DEAD, STREAMS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import CONSUMER, DEAD, STREAMS, EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.kafka.wording import listed as shortened
 from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    decode_subscribed_topics,
+)
 from kafka_why.observed.group import CREATION, Epochs, ObservedGroup
+from kafka_why.observed.records import ClassicMember
 
 
 class At(NamedTuple):
@@ -136,3 +141,161 @@ def listed(ids: Iterable[str], noun: str) -> str:
     if len(names) == 1:
         return f"{noun} {names[0]}"
     return f"{noun}s {', '.join(names[:-1])} and {names[-1]}"
+
+
+class Change(Struct, frozen=True):
+    """The difference between two lists of members. `back` are static members with a new id, and the former
+    id.
+    """
+
+    joined: list[ClassicMember]
+    gone: list[ClassicMember]
+    back: list[tuple[ClassicMember, str]]
+    changed: list[ClassicMember]
+
+
+def difference(
+    had_members: Sequence[ClassicMember], has_members: Sequence[ClassicMember], protocol_type: str | None
+) -> Change:
+    """Compare two lists of members. An unknown subscription counts as unchanged."""
+    had = {m.member_id: m for m in had_members}
+    has = {m.member_id: m for m in has_members}
+    former = {m.group_instance_id: m.member_id for m in had_members if m.group_instance_id is not None}
+    new = [m for m in has_members if m.member_id not in had]
+    back = [(m, former[m.group_instance_id]) for m in new if m.group_instance_id in former]
+    came_back = {m.member_id for m, _ in back}
+    replaced = {was for _, was in back}
+    return Change(
+        joined=[m for m in new if m.member_id not in came_back],
+        gone=[m for m in had_members if m.member_id not in has and m.member_id not in replaced],
+        back=back,
+        changed=[
+            m
+            for m in has_members
+            if (was := had.get(m.member_id)) is not None
+            and was.subscription
+            and m.subscription
+            and topics_of(protocol_type, m) != topics_of(protocol_type, was)
+        ],
+    )
+
+
+def open_rebalance(
+    seen: Observation, change: Change, at_ms: int, *, within_ms: int | None = None, also: str = ""
+) -> None:
+    """Record that a rebalance began at `at_ms`, or at most `within_ms` earlier, and the changes that led to
+    it.
+    """
+    group = seen.group
+    rule, reason, member_ids = _reason(seen, change, at_ms)
+    record_members(seen, rule, change, at_ms)
+    previous_ms = group.last_rebalance_at_ms
+    group.last_rebalance_at_ms, group.last_rebalance_reason = at_ms, reason + also
+    seen.record(
+        rule if within_ms is None else "OB30",
+        EntryType.PREPARING_REBALANCE,
+        reason + also,
+        to_state=GroupState.PREPARING_REBALANCE.value,
+        at_ms=at_ms,
+        member_id=member_ids[0] if len(member_ids) == 1 else None,
+        last_rebalance_at_ms=previous_ms,
+        within_ms=within_ms,
+    )
+
+
+def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
+    """Return the row, the reason as a sentence, and the members that it is about."""
+    joined = [m.member_id for m in change.joined]
+    gone = [m.member_id for m in change.gone]
+    back = [m.member_id for m, _ in change.back]
+    changed = [m.member_id for m in change.changed]
+    texts = []
+    if joined:
+        texts.append(f"{listed(joined, 'member')} joined")
+    if gone:
+        texts.append("; ".join(why_gone(seen, m, at_ms) for m in change.gone))
+    if back:
+        texts.append(f"static {listed(back, 'member')} came back")
+    if changed:
+        texts.append(f"{listed(changed, 'member')} subscribed to other topics")
+    kinds = [(rule, ids) for rule, ids in zip(_ROWS, (joined, gone, back, changed), strict=True) if ids]
+    if not kinds:
+        return "OB8", "the same members joined again, and the log does not say which was the first", []
+    if len(kinds) == 1:
+        rule, member_ids = kinds[0]
+        return rule, texts[0], member_ids
+    reason = f"{'; '.join(texts)}; the log does not say in which order"
+    return "OB7", reason, [member_id for _, ids in kinds for member_id in ids]
+
+
+_ROWS = ("OB4", "OB3", "OB5", "OB6")
+
+
+def why_gone(seen: Observation, member: ClassicMember, at_ms: int) -> str:
+    """Return a sentence about a member that is gone at `at_ms`."""
+    group = seen.group
+    assert group.classic is not None
+    held, since_ms = group.held_by(member), group.classic.since_ms
+    return group.why_gone(member.member_id, held, since_ms, at_ms)
+
+
+def record_members(
+    seen: Observation,
+    rule: str,
+    change: Change,
+    at_ms: int,
+    why: Callable[[ClassicMember], str] | None = None,
+) -> None:
+    """Record each member that joined, left, came back or changed. `why` returns the reason of an entry."""
+    for member, former in change.back:
+        record_back(seen, rule, member, former, at_ms)
+    for kind, members in (
+        (EntryType.MEMBER_ADDED, change.joined),
+        (EntryType.MEMBER_REMOVED, change.gone),
+        (EntryType.MEMBER_REJOINED, change.changed),
+    ):
+        for member in members:
+            if why is not None:
+                reason = why(member)
+            elif kind is EntryType.MEMBER_REMOVED:
+                reason = why_gone(seen, member, at_ms)
+            else:
+                reason = _MEMBER_REASONS[kind]
+            seen.record(rule, kind, reason, at_ms=at_ms, **_about(member))
+
+
+_MEMBER_REASONS = {
+    EntryType.MEMBER_ADDED: "a new member joined",
+    EntryType.MEMBER_REJOINED: "a member subscribed to other topics",
+}
+
+
+def record_back(seen: Observation, rule: str, member: ClassicMember, former: str, at_ms: int) -> None:
+    """Record that a static member came back under a new id."""
+    seen.record(
+        rule,
+        EntryType.MEMBER_REPLACED,
+        "a static member came back",
+        at_ms=at_ms,
+        replaced_member_id=former,
+        **_about(member),
+    )
+
+
+def _about(member: ClassicMember) -> dict[str, str | None]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+    }
+
+
+def topics_of(protocol_type: str | None, member: ClassicMember) -> tuple[str, ...] | None:
+    """Return the topics that a member subscribes to, or None if its bytes are not of Kafka's consumer."""
+    if protocol_type != PROTOCOL_TYPE:
+        return None
+    try:
+        return tuple(sorted(decode_subscribed_topics(member.subscription)))
+    except ProtocolError:
+        return None

@@ -12,9 +12,15 @@ from collections.abc import Sequence
 
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
-from kafka_why.observed.changes import Change, difference, open_rebalance, record_members, why_gone
 from kafka_why.observed.group import Classic, ObservedGroup, Sighting
-from kafka_why.observed.observation import Observation
+from kafka_why.observed.observation import (
+    Change,
+    Observation,
+    difference,
+    open_rebalance,
+    record_members,
+    why_gone,
+)
 from kafka_why.observed.records import ClassicMember
 
 # A generation that was formed longer than this after the last sighting may be of another rebalance.

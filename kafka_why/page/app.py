@@ -30,8 +30,7 @@ from kafka_why.page.address import (
     selection,
     time_parameter,
 )
-from kafka_why.page.command_pages import CommandPages
-from kafka_why.page.commands import PROGRAM
+from kafka_why.page.commands import PROGRAM, CommandPages
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.lag.brokers import LagPoller
+from kafka_why.lifetimes import OutageWarning
 from kafka_why.now import now_ms
 from kafka_why.observed.polled import PolledGroup
 from kafka_why.observed.view import view_of

@@ -1,4 +1,10 @@
-"""Numbers, times and strangers' strings as text of the page. Durations are as in `why`."""
+"""Numbers, times and strangers' strings as text of the page. Durations are as in `why`.
+
+Characters of strangers' strings could reorder the text around them: they are control characters and letters
+written from right to left. Names are parts of sentences, titles and texts in pictures, where no element can
+enclose them. So they are enclosed in Unicode's isolates. `finalize` does that to every text that a template
+writes.
+"""
 
 import re
 from datetime import UTC, datetime

@@ -6,7 +6,7 @@ A set of members is an int with one bit for each member: a union of thousands of
 from collections.abc import Iterator
 from typing import Final
 
-from kafka_why.sticky.group import NOBODY, StickyGroup
+from kafka_why.sticky.api import NOBODY, StickyGroup
 
 # Partitions by holding value (`Pools.holding_value`). A dict whose values are None is an ordered set.
 _Pool = dict[int, dict[int, None]]

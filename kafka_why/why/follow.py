@@ -8,10 +8,10 @@ from typing import Any
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
 from kafka_why.contract.kafka.history import BY_EPOCHS, HistoryEntry
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.lifetimes import OutageWarning
 from kafka_why.now import now_ms
 from kafka_why.why.history import History, LiveSource
 from kafka_why.why.model import Rebalance, RebalanceOutcome

@@ -1,5 +1,9 @@
 """Finds a share group's unfinished requests to the share coordinator, partitions that no member has, and
 settings that differ between the brokers and the group's coordinator (row SP27).
+
+The brokers and the coordinator store the three settings that the coordinator reads, and a change through the
+gateway reaches both. They differ after a change that was sent to a broker directly, or if a gateway ended in
+the middle of a change.
 """
 
 from collections.abc import Iterable, Mapping

@@ -9,9 +9,8 @@ from typing import TypeAlias
 from kafka_why.contract.kafka.history import DEAD, GroupState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.gather import KnownTypes, LogOffsets, describe_groups
-from kafka_why.groups.list_groups import GroupOffsets
+from kafka_why.groups.list_groups import GroupOffsets, TopicChoice, choose_partitions
 from kafka_why.groups.render import UNKNOWN_TOPIC_OR_PARTITION
-from kafka_why.groups.selection import TopicChoice, choose_partitions
 from kafka_why.lag.definitions import LogBounds
 from operations.admin.requests import GroupRequests
 

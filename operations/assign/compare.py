@@ -1,23 +1,209 @@
-"""Strategies side by side, also as tables: the members' shares, how even they are, and what moves.
+"""Strategies by name (Kafka's assignors, `lag-aware`, and RocketMQ's strategies) for a group, also one that
+is live, side by side and as tables: the members' shares, how even they are, and what moves.
 
 `kafka_why.why.moves` defines a *move* and a *needless* move. The definition goes by numbers of partitions, so
 a move that `lag-aware` makes because of weights, or another strategy because of racks, counts as needless.
+
+For RocketMQ a partition is a queue, a member a client, a rack a machine room; MACHINE_ROOM consumes from the
+rooms that have members. As in RocketMQ, each topic is divided among *all* members, whatever they subscribe
+to; no member consumes the share of one that does not subscribe.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from statistics import pstdev
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
+import re2
 from msgspec import Struct
 
-from kafka_why.assign.model import GroupSpec
+from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
+from assignors.lag_aware import LagAwareAssignor
+from assignors.rocketmq.api import (
+    AllocateMessageQueueStrategy,
+    IllegalArgumentException,
+    NullPointerException,
+)
+from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
+from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.assign.parsing import ByTopic
-from kafka_why.contract.protocols.subscriptions import MemberId, by_topic
-from kafka_why.sticky.api import members_in_order
+from kafka_why.contract.kafka.history import DEAD, GroupState
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.protocols.subscriptions import (
+    MemberId,
+    ProtocolError,
+    TopicPartition,
+    by_topic,
+    decode_subscription,
+)
+from kafka_why.contract.rocketmq.queues import MessageQueue, sort_client_ids, sort_queues
+from kafka_why.groups.describe import PartitionRow, assigned_partitions
+from kafka_why.sticky.api import Assignor, members_in_order
+from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.why.model import Moves
 from kafka_why.why.moves import Holdings, compare, owners
 from kafka_why.wording import Column, Names, VisibleText, number_list, render_table, visible_text
-from operations.assign.strategies import rounds
+from records.topic_patterns import matching
+
+KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
+CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)
+
+_INNER: Final = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+_NEEDS_ROOMS: Final = ("MACHINE_ROOM", *(NEARBY_PREFIX + name for name in _INNER))
+KNOWN: Final = (*KAFKA, LagAwareAssignor.name, *_INNER, *_NEEDS_ROOMS)
+
+# The broker of a queue whose broker is unknown: RocketMQ's default name.
+_BROKER: Final = "broker-a"
+
+
+def check_strategy(name: str) -> str:
+    """Return the name. Raises InputError, with all known names, if there is no such strategy."""
+    if name not in KNOWN:
+        raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(KNOWN)}")
+    return name
+
+
+def rounds(strategy: str, group: GroupSpec, held: Holdings) -> list[Holdings]:
+    """Return the assignment after each rebalance that the strategy needs, if members held `held` before.
+
+    A strategy needs one rebalance. `cooperative-sticky` needs a second one to hand over moved partitions.
+    Raises InputError for a strategy that is unknown or refuses this group.
+    """
+    check_strategy(strategy)
+    if strategy == LagAwareAssignor.name:
+        return _kafka_rounds(LagAwareAssignor(group.weights), group, held)
+    if strategy in KAFKA:
+        return _kafka_rounds(KAFKA[strategy], group, held)
+    return [_rocketmq_shares(strategy, group)]
+
+
+def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[Holdings]:
+    done: list[Holdings] = []
+    for generation_id in count(1):
+        subscriptions = group.subscriptions(held, generation_id)
+        dealt = assignor.assign(group.topics, subscriptions, group.partition_racks())
+        after = {member_id: frozenset(partitions) for member_id, partitions in dealt.items()}
+        done.append(after)
+        if assignor.name != CooperativeStickyAssignor.name or not _has_given_up(held, after):
+            break
+        held = after
+    return done
+
+
+def _has_given_up(held: Holdings, after: Holdings) -> bool:
+    """Return True if a member has to join again because it lost a partition."""
+    return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
+
+
+def _rocketmq_shares(name: str, group: GroupSpec) -> Holdings:
+    strategy = _rocketmq_strategy(name, group)
+    client_ids = sort_client_ids(group.members)
+    shares: dict[str, set[TopicPartition]] = {member_id: set() for member_id in client_ids}
+    for topic in group.topics:
+        queues = _queues(group, topic)
+        for member_id in client_ids:
+            if topic not in group.members[member_id].topics:
+                continue
+            try:
+                share = strategy.allocate("", member_id, queues, client_ids)
+            except (IllegalArgumentException, NullPointerException) as error:
+                raise InputError(f"{name} refuses topic {topic}: {error}") from error
+            shares[member_id] |= {TopicPartition(queue.topic, queue.queue_id) for queue in share or ()}
+    return {member_id: frozenset(share) for member_id, share in shares.items()}
+
+
+def _rocketmq_strategy(name: str, group: GroupSpec) -> AllocateMessageQueueStrategy:
+    rooms = {member.rack for member in group.members.values() if member.rack}
+    if name in _NEEDS_ROOMS and not (rooms and group.racks):
+        raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
+    return strategy_named(name, StrategySettings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
+
+
+def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:
+    racks = group.racks.get(topic, [()] * group.topics[topic])
+    brokers = (f"{places[0]}@{_BROKER}" if places else _BROKER for places in racks)
+    return sort_queues(MessageQueue(topic, broker, number) for number, broker in enumerate(brokers))
+
+
+class _Racks(MachineRoomResolver):
+    """The machine rooms of a group: its racks."""
+
+    def __init__(self, group: GroupSpec) -> None:
+        self._members = group.members
+
+    def broker_deploy_in(self, queue: MessageQueue) -> str | None:
+        room, at, _ = queue.broker_name.rpartition("@")
+        return room if at else None
+
+    def consumer_deploy_in(self, client_id: str) -> str | None:
+        return self._members[client_id].rack
+
+
+_NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
+    {DEAD: "does not exist", GroupState.EMPTY: "has no members"}
+)
+
+
+def live_group(
+    described: GroupSnapshot, topics: Mapping[str, int], rows: Iterable[PartitionRow]
+) -> GroupSpec:
+    """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
+
+    `topics` are the existing topics that `subscribed_topics` names; members may subscribe to others, which
+    are omitted. Racks are omitted too: members send theirs, but the racks of partitions are not read. Raises
+    InputError for a group without members, and for a classic group that is not Stable, because only then does
+    the coordinator return the members' subscriptions.
+    """
+    if (type_ := described.group_type) in ("share", "streams"):
+        raise InputError(
+            f"group {described.group_id} is a {type_} group, whose assignors are of another kind"
+        )
+    state = described.state
+    if state in _NO_ANSWER or (not described.consumer and state != GroupState.STABLE):
+        reason = _NO_ANSWER.get(state, f"is {state}: retry when it is Stable")
+        raise InputError(f"group {described.group_id} {reason}")
+    members = {member.member_id: _member(member, topics) for member in described.members}
+    wanted = {topic for member in members.values() for topic in member.topics}
+    existing = {topic: topics[topic] for topic in sorted(wanted)}
+    there = frozenset(TopicPartition(topic, n) for topic, count in existing.items() for n in range(count))
+    lags = {TopicPartition(row.topic, row.partition): row.lag for row in rows}
+    return GroupSpec(
+        topics=existing,
+        members=members,
+        current={m.member_id: there.intersection(assigned_partitions(m) or ()) for m in described.members},
+        weights={p: lag for p in there if (lag := lags.get(p)) is not None and lag > 0},
+    )
+
+
+def subscribed_topics(described: GroupSnapshot, topics: Iterable[str]) -> set[str]:
+    """Return the topics that members subscribe to: those that they name, existing or not, and those of the
+    existing `topics` that match their patterns. Raises InputError.
+    """
+    return {topic for member in described.members for topic in _subscribed(member, topics)}
+
+
+def _member(member: MemberSnapshot, topics: Mapping[str, int]) -> Member:
+    existing = tuple(topic for topic in _subscribed(member, topics) if topic in topics)
+    return Member(existing, member.group_instance_id)
+
+
+def _subscribed(member: MemberSnapshot, topics: Iterable[str]) -> tuple[str, ...]:
+    if (has := member.consumer) is not None:
+        pattern = has.subscribed_topic_regex
+        try:
+            matched = matching(pattern, topics) if pattern else []
+        except re2.error as error:
+            raise InputError(f"the pattern {pattern!r} of member {member.member_id} has no result") from error
+        return tuple(sorted({*has.subscribed_topic_names, *matched}))
+    if not member.metadata:
+        return ()
+    try:
+        return decode_subscription(member.metadata).topics
+    except ProtocolError as error:
+        raise InputError(f"the subscription of member {member.member_id} cannot be read: {error}") from error
+
 
 NOW = "now"
 

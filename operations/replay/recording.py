@@ -4,6 +4,10 @@ coordinator, and its output; and its file.
 The output is a function of the log (requests, and the greatest time that clock records attest), the
 configurations with their times, and the outages. A recording has these, and the records on the output topics
 for the same groups: answers, history, dead letters and views.
+
+The file of a recording is what `group-coordinator record` writes: a sealed file (`checkpoints.sealed_file`)
+with the lines of `operations.replay.recording`. A file whose name ends with `.zst` is compressed with
+Zstandard.
 """
 
 from collections.abc import Iterable, Iterator

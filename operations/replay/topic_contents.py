@@ -1,5 +1,9 @@
 """The records on the output topics by identity: answers, history, dead letters and views, each once; and the
 position in a recording from which they show that each group can be judged.
+
+A group's state is known at the beginning of a topic that has lost no record, at the state that the recording
+begins with, and where a group is created: an incarnation of a group is named after the request that created
+it.
 """
 
 from collections import defaultdict

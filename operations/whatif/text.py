@@ -23,9 +23,16 @@ from operations.whatif.changes import UNCHANGED, Changes
 from operations.whatif.client import SimulatedClient
 from operations.whatif.clients import derive
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
-from operations.whatif.figures import MeasuredRun, RunFigures, measure
+from operations.whatif.figures import (
+    MatchKind,
+    MeasuredRun,
+    RebalancePair,
+    RunFigures,
+    Validation,
+    measure,
+    validate,
+)
 from operations.whatif.run import GroupLog, Run, RunStep, SimulatedCoordinator
-from operations.whatif.validation import MatchKind, RebalancePair, Validation, validate
 from state.timeline import Row
 
 # The closed loop: the recorded clients and the core, an event at a time, in the order of time.

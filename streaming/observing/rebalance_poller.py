@@ -19,7 +19,6 @@ from msgspec import Struct, field
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import encode
 from kafka_why.contract.sightings import (
     MEMBERS_MAX,
@@ -27,7 +26,7 @@ from kafka_why.contract.sightings import (
     SightingRecord,
     sighting_key,
 )
-from kafka_why.lifetimes import BackgroundThread
+from kafka_why.lifetimes import BackgroundThread, OutageWarning
 from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from streaming.observing.operator import SOURCE
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli import main
-from cli.processes.child import ChildFailed, Children
-from cli.processes.family import family
+from cli.processes.child import ChildFailed, Children, family
 from tests.e2e.harness import running, wait_until
 from tests.harness.commands import invoke
 

@@ -22,7 +22,7 @@ import pytest
 from kafka import TopicPartition
 
 from checkpoints.checkpoint import Checkpoint
-from cli.processes.family import family
+from cli.processes.child import family
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients

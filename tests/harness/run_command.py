@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.checkpoint import Checkpoint
-from cli.processes.family import family
+from cli.processes.child import family
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()", "run"]

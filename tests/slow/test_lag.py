@@ -16,8 +16,8 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag import definitions
+from kafka_why.lag.brokers import PRECISION_MS
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
-from kafka_why.lag.record_times import PRECISION_MS
 from kafka_why.metrics.lags import GroupLags
 from kafka_why.metrics.metrics_state import MetricsState
 from kafka_why.metrics.service import MetricsFollower

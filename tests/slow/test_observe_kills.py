@@ -25,8 +25,7 @@ from confluent_kafka import Consumer, TopicPartition
 from msgspec import structs
 
 from checkpoints.spark_logs import last_batch
-from cli.processes.child import Children
-from cli.processes.family import family
+from cli.processes.child import Children, family
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.history_reader import HistoryReader

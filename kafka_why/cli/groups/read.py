@@ -21,7 +21,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
 from kafka_why.groups.gather import Described, describe_groups, describe_partitions
-from kafka_why.groups.list_groups import select_groups
+from kafka_why.groups.list_groups import parse_protocols, parse_states, parse_types, select_groups
 from kafka_why.groups.render import group_list, member_table, partition_table, state_table
 from kafka_why.groups.rocketmq import (
     RocketMqRow,
@@ -32,7 +32,6 @@ from kafka_why.groups.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
 from kafka_why.wording import VisibleText
 
 Groups = Mapping[str, GroupSnapshot]

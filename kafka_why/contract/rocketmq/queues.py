@@ -1,4 +1,8 @@
-"""RocketMQ's queues: how clients divide them, and how they get their messages."""
+"""RocketMQ's queues: how clients divide them, and how they get their messages.
+
+Source: MessageQueue.java, RebalanceImpl.rebalanceByTopic, AllocateMessageQueueAveragely.java,
+AllocateMessageQueueAveragelyByCircle.java.
+"""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

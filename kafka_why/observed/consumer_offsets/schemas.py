@@ -5,6 +5,8 @@ cover all versions since Kafka 0.9: without comments, and with the common struct
 Redpanda writes a version before each member of a classic group; such a record is read if it is not one of
 Kafka's. Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's
 group_metadata.cc.
+
+Source: GroupCoordinator.partitionFor; Redpanda's coordinator_ntp_mapper.h, xx.h and jump_consistent_hash.h.
 """
 
 from copy import deepcopy

@@ -18,8 +18,8 @@ from kafka_why.why.rocketmq.model import (
     DuplicateId,
     Report,
     Trap,
+    symptoms,
 )
-from kafka_why.why.rocketmq.symptoms import symptoms
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 
 _KINDS = {

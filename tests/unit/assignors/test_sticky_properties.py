@@ -18,8 +18,8 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_sticky_user_data,
     sticky_claim,
 )
+from kafka_why.sticky.api import number_group
 from kafka_why.sticky.assignor import assign_exact
-from kafka_why.sticky.group import number_group
 from kafka_why.sticky.pools import Pools
 from tests.harness.examples import examples
 

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 import cli.adopt
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from operations.adopt.groups_at import AdoptError
-from operations.adopt.plan import CommittedPosition, FoundGroup
+from operations.adopt.groups_at import AdoptError, CommittedPosition, FoundGroup
 
 HERE, THERE = "here:9092", "there:9092"
 Offsets = Mapping[TopicPartition, CommittedPosition]

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from cli.coordinator_parameters import SparkOptions
 from cli.gateway_options import Listening
 from cli.rocketmq_options import RocketmqListening
 from cli.run import run
 from cli.run_options import RunOptions
-from cli.spark_options import SparkOptions
 from kafka_why.cli.parameters import client_config_of, pop_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.series import SeriesBounds

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from cli.coordinator_parameters import SparkOptions
 from cli.gateway import gateway
 from cli.run import run
-from cli.spark_options import SparkOptions
 from gateway import running
 from kafka_why import __version__
 from kafka_why.cli.parameters import pop_fields

@@ -15,13 +15,19 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
-from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, listed, select_groups
+from kafka_why.groups.list_groups import (
+    GroupOffsets,
+    OffsetWithEpoch,
+    listed,
+    parse_states,
+    parse_types,
+    select_groups,
+)
 from kafka_why.groups.render import member_table, partition_table, state_table
-from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.definitions import LogBounds
 from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
-from operations.assign.strategies import live_group, subscribed_topics
+from operations.assign.compare import live_group, subscribed_topics
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 from tests.unit.kafka_why.page_facts import looks
 

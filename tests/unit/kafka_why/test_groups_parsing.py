@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.selection import (
+from kafka_why.groups.list_groups import (
     ChosenPartitions,
     choose_partitions,
     parse_datetime_ms,

@@ -18,7 +18,16 @@ from kafka_why.groups.describe import (
     state_row,
     with_lags,
 )
-from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, consumer_groups, listed, select_groups
+from kafka_why.groups.list_groups import (
+    GroupOffsets,
+    OffsetWithEpoch,
+    consumer_groups,
+    listed,
+    parse_protocols,
+    parse_states,
+    parse_types,
+    select_groups,
+)
 from kafka_why.groups.render import (
     OffsetDeletion,
     Removal,
@@ -30,7 +39,6 @@ from kafka_why.groups.render import (
     reset_table,
     state_table,
 )
-from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
 from kafka_why.lag.definitions import LogBounds
 from operations.admin.answers import snapshot_of
 from tests.unit.kafka_why.page_facts import looks, view

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.codec import UNREADABLE, offset_key
-from kafka_why.lag import lag_book, log_history
+from kafka_why.lag import lag_book
 from kafka_why.lag.brokers import INTERVAL_S
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
-from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
-from kafka_why.lag.log_history import COARSENESS, FORGET_MS, MAX_SAMPLES, LogHistory
+from kafka_why.lag.lag_book import COARSENESS, FORGET_MS, MAX_LOOK_UPS, MAX_SAMPLES, LagBook, LogHistory
 from tests.harness.examples import examples
 from tests.harness.scraped import committed
 
@@ -251,7 +250,7 @@ def test_record_arrival_bounds_are_a_third_of_its_age_apart(grown: list[int], da
 
 
 def test_samples_of_a_week_are_bounded() -> None:
-    samples = log_history._Samples()
+    samples = lag_book._Samples()
     for number in range(7 * 24 * 3600 // 5):
         samples.add(number, number * STEP_MS)
         assert len(samples.ends) <= MAX_SAMPLES

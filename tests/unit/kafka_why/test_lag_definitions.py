@@ -23,7 +23,7 @@ from kafka_why.lag.definitions import (
     rises,
     troubles,
 )
-from kafka_why.lag.log_history import STEP_MS, Trend
+from kafka_why.lag.lag_book import STEP_MS, Trend
 
 P = ("orders", 0)
 NOW_MS = 100_000_000

@@ -15,10 +15,9 @@ from kafka.structs import OffsetAndTimestamp
 
 from kafka_why.contract.codec import offset_key
 from kafka_why.lag import brokers as looks_module
-from kafka_why.lag.brokers import LagPoller
+from kafka_why.lag.brokers import NEWEST, PRECISION_MS, Found, LagPoller, timestamp_lags
 from kafka_why.lag.definitions import Partition
 from kafka_why.lag.lag_book import LagBook
-from kafka_why.lag.record_times import NEWEST, PRECISION_MS, Found, timestamp_lags
 from tests.harness.scraped import committed
 
 P = ("orders", 0)

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lifetimes import OutageWarning
 
 
 def test_two_minute_outage_logs_three_lines() -> None:

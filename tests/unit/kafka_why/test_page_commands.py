@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.assign.recorded import recorded_group
+from kafka_why.assign.model import recorded_group
 from kafka_why.page import app, commands
 from kafka_why.page.commands import (
     MAX_OUTPUT_BYTES,

@@ -12,8 +12,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from operations.adopt.groups_at import GroupAdmin
-from operations.adopt.plan import AdoptDecision, CommittedPosition, FoundGroup, plan
+from operations.adopt.groups_at import AdoptDecision, CommittedPosition, FoundGroup, GroupAdmin, plan
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 AT_5, AT_7 = CommittedPosition(5, 1, "by a"), CommittedPosition(7, None, "")

@@ -9,8 +9,7 @@ from kafka_why.assign.parsing import parse_members, partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.moves import Holdings, owners
 from kafka_why.wording import Names
-from operations.assign.compare import StrategyResult, outcome_text, outcomes
-from operations.assign.strategies import KAFKA, rounds
+from operations.assign.compare import KAFKA, StrategyResult, outcome_text, outcomes, rounds
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)

@@ -37,10 +37,9 @@ from operations.replay.recording import (
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.clients import derive
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
-from operations.whatif.figures import RunFigures
+from operations.whatif.figures import MatchKind, RunFigures, validate
 from operations.whatif.run import GroupLog, Run, WhatIfError, log_of, open_loop
 from operations.whatif.text import answer, answer_text, simulate, summary
-from operations.whatif.validation import MatchKind, validate
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.protocol import Outage, Received

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from cli.processes.family import family
+from cli.processes.child import family
 from kafka_why.contract.service import ServicePhase
 from tests.campaigns.fault import Fault, standing_still
 from tests.campaigns.keeper import LOST_ITS_TOPICS, Keeper

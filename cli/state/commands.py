@@ -1,11 +1,14 @@
-"""`group-coordinator state read` and `diff`: the state in the checkpoint, also while the coordinator runs,
-and the differences between two states.
+"""The subcommands of `group-coordinator state`: `read` and `diff` show the state in the checkpoint, also
+while the coordinator runs; `export`, `import`, `backup` and `rollback` save, move and revert it.
 """
 
 import re
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,25 +18,160 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.sealed_file import ExportedGroup, ExportFile
+from cli.coordinator_parameters import SHARDS, STATE_PARTITIONS
 from cli.data_folder import (
+    PLACE_OPTION,
+    cluster,
     coordinator_folder,
     data_dir_option,
     opened,
     place_options,
     reported,
+    servers_option,
     spark_session,
 )
 from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import WholeNumber
+from kafka_why.connections.client_config import ClientConfig
 from kafka_why.local_files import make_private_folder
 from kafka_why.numbers import is_whole_number, parse_whole_number
+from kafka_why.service_folder import ServiceFolder
 from kafka_why.wording import visible_text
 from operations.stored.changes import GroupChange, change_text, compare_groups
 from operations.stored.frames import answer_json, answer_text, create_views, write_parquet
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.text import group_text, table_text, time_text
 from state.kafka.group import ConfigsOnly
+from streaming.query.storage import storage_at
+from streaming.service.stored_state import moving
+from streaming.service.stored_state.backup import back_up, continue_from
 from streaming.service.stored_state.moving import StoredState, read_stored
+from streaming.service.stored_state.rollback import RollbackRefused, roll_back
+
+
+@click.command("export")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@data_dir_option("The coordinator must not run.")
+@servers_option("to count the requests that are not handled yet")
+def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> None:
+    """Write the state of a coordinator that is stopped into a new FILE."""
+    configure_logs()
+    with reported():
+        folder = ServiceFolder(coordinator_folder(data_dir))
+        checkpoint = Checkpoint.at(folder.path)
+        with folder.locked() as lock:
+            with cluster(data_dir, client_config) as servers:
+                header = moving.header_of(checkpoint, servers)
+            with spark_session(folder.path / "spark.log", lock) as spark:
+                groups = moving.export_state(checkpoint, spark, header, file)
+    show(f"exported {groups} groups to {file}")
+    if header.unread is None:
+        show("requests that are not handled yet: not counted, no broker was given")
+    else:
+        counts = (f"{count} in partition {partition}" for partition, count in sorted(header.unread.items()))
+        show(f"requests that are not handled yet: {', '.join(counts)}")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Data folder for `run`. It must not have the folder of a coordinator.",
+)
+@click.option("--shards", type=SHARDS, help="Shards of each partition of requests, a power of two.")
+@STATE_PARTITIONS
+@click.option("--request-partitions", type=WholeNumber(1), help="Partitions of requests; needs --prefix.")
+@click.option("--prefix", help="Prefix of new topics. Every request of the old ones must have been handled.")
+@click.option(
+    "--old-data-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="For a backup: the data folder from which it was made. Its coordinator must not run. Requests "
+    "that it has answered since then are handled again, with the same answers.",
+)
+@servers_option("to find what was answered, if the plan of the last batch in --old-data-dir is damaged")
+def import_(
+    file: Path, data_dir: Path, old_data_dir: Path | None, client_config: ClientConfig | None, **given: Any
+) -> None:
+    """Make a coordinator's folder from FILE, which `state export` or `state backup` wrote."""
+    configure_logs()
+    target = data_dir / "coordinator"
+    with reported(), ExitStack() as held:
+        export = ExportFile(file)
+        follows, seen_ms = None, None
+        if old_data_dir is not None:
+            old = ServiceFolder(coordinator_folder(old_data_dir))
+            held.enter_context(old.locked())
+            ask = partial(cluster, old_data_dir, client_config)
+            follows, seen_ms = continue_from(export.header, Checkpoint.at(old.path), ask)
+        identity = moving.identity_for(export.header, continued_at_ms=seen_ms, **given)
+        spark = partial(spark_session, data_dir / "import.log")
+        moving.import_state(export, target, identity, spark, follows)
+    show(
+        f"imported {export.group_count} groups into {target}: {identity.request_partitions} partitions of "
+        f"{identity.requests_topic}, {identity.shards} shards of each"
+    )
+
+
+@click.command()
+@click.option(
+    "--to-batch",
+    type=WholeNumber(0),
+    help="The committed batch to go back to. Default: the newest intact one.",
+)
+@data_dir_option("Neither the coordinator nor a standby may run.")
+@PLACE_OPTION
+@servers_option("to find what was answered, if the plan of the last batch is damaged")
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="New folder for the checkpoint as it was, on the same file system. Default: beside the checkpoint.",
+)
+def rollback(
+    to_batch: int | None,
+    data_dir: Path,
+    place: str | None,
+    client_config: ClientConfig | None,
+    keep: Path | None,
+) -> None:
+    """Take a stopped coordinator's state back to an earlier batch.
+
+    The requests since then run again as one batch, with the same answers.
+    """
+    configure_logs()
+    with reported():
+        folder = ServiceFolder(coordinator_folder(data_dir))
+        path = storage_at(place or str(folder.path)).path
+        if path is None:
+            raise RollbackRefused(f"{place} has no path on this machine. Copy it into a folder, and back")
+        with folder.locked() as lock:
+            done = roll_back(
+                Checkpoint.at(path),
+                keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
+                lambda: spark_session(data_dir / "state.log", lock),
+                to_batch=to_batch,
+                cluster=lambda: cluster(data_dir, client_config),
+            )
+    show(f"{path} is back at batch {done.batch}, with {done.groups} groups")
+    if done.last > done.batch:
+        show(
+            f"the next start handles the requests of batches {done.batch + 1} to {done.last} again, as batch "
+            f"{done.batch + 1}"
+        )
+    show(f"the checkpoint as it was: {done.kept} ({done.removed} files are not used any more)")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@data_dir_option("The coordinator may run.")
+@place_options
+def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[str, str]) -> None:
+    """Write the state of the newest committed batch into a new FILE. `state import` reads it."""
+    configure_logs()
+    with reported(), opened(data_dir, place, spark_conf) as (checkpoint, spark):
+        header, groups = back_up(checkpoint, spark, file)
+    show(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")
 
 
 @click.command()
