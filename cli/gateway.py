@@ -105,17 +105,26 @@ def gateway(
                 checks=CHECKS,
             ) as http,
         ):
-            stop_on_signals(stop)
-            ready = {"gateway": str(served.address), "broker": str(client_config), "metrics": http.url}
-            for_people = f"ready: clients take bootstrap.servers={served.address}; metrics {http.url}"
-            show_encoded(json.dumps(ready)) if as_json else show(for_people)
-            stop.wait()
-            if stop.failure is not None:
-                raise click.ClickException(stop.failure)
-            exit_on_signals()  # a second one ends it at once
+            _serve(served, http, stop, as_json, "bootstrap.servers", broker=str(client_config))
             served.drain(listening.drain_timeout_s)
     except (*STARTUP_ERRORS, ProcessFailed, WebUnavailable, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _serve(
+    served: ServedGateway, http: HttpPort, stop: StopEvent, as_json: bool, setting: str, **behind: str
+) -> None:
+    """Show that the gateway is ready, with the setting of its clients, and wait until it has to stop. Raises
+    ClickException if it failed.
+    """
+    stop_on_signals(stop)
+    ready = {"gateway": str(served.address), **behind, "metrics": http.url}
+    for_people = f"ready: clients take {setting}={served.address}; metrics {http.url}"
+    show_encoded(json.dumps(ready)) if as_json else show(for_people)
+    stop.wait()
+    if stop.failure is not None:
+        raise click.ClickException(stop.failure)
+    exit_on_signals()  # a second one ends it at once
 
 
 def gateway_http_port(
@@ -199,14 +208,7 @@ def rocketmq_gateway(
                 checks=ROCKETMQ_CHECKS,
             ) as http,
         ):
-            stop_on_signals(stop)
-            ready = {"gateway": str(served.address), "namesrv": ";".join(namesrv), "metrics": http.url}
-            for_people = f"ready: clients take namesrvAddr={served.address}; metrics {http.url}"
-            show_encoded(json.dumps(ready)) if as_json else show(for_people)
-            stop.wait()
-            if stop.failure is not None:
-                raise click.ClickException(stop.failure)
-            exit_on_signals()  # a second one ends it at once
+            _serve(served, http, stop, as_json, "namesrvAddr", namesrv=";".join(namesrv))
             served.drain(rocketmq.rocketmq_drain_timeout_s)
     except (*ROCKETMQ_STARTUP_ERRORS, OSError, ValueError, WebUnavailable, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error

@@ -247,16 +247,15 @@ def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Vi
     widths = [
         max(column.min_width, *(len(line[number]) for line in lines)) for number, column in enumerate(columns)
     ]
-    return visible_text(_padded(line, widths) for line in lines)
-
-
-def _padded(line: Sequence[str], widths: Sequence[int]) -> str:
-    return " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    return visible_text(
+        " ".join((cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    )
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:
     """Return the partitions by topic, with runs of numbers joined: `orders 0-3 7, prices 1`."""
-    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in by_topic(partitions).items())
+    return topics_text(by_topic(partitions))
 
 
 def number_list(numbers: Iterable[int]) -> str:
@@ -276,13 +275,14 @@ def number_list(numbers: Iterable[int]) -> str:
 def progress(member: ConsumerMemberSnapshot) -> str:
     """Return the partitions of a member of a consumer-protocol group: `orders 0-3, gives up orders 4`."""
     awaited = member.awaited()
-    parts = [_named(member.assigned) or "-"]
-    parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
-    parts += [f"waits for {_named(awaited)}"] if awaited else []
+    parts = [topics_text(member.assigned) or "-"]
+    parts += [f"gives up {topics_text(member.revoking)}"] if member.revoking else []
+    parts += [f"waits for {topics_text(awaited)}"] if awaited else []
     return "; ".join(parts)
 
 
-def _named(partitions: Mapping[str, Sequence[int]]) -> str:
+def topics_text(partitions: Mapping[str, Iterable[int]]) -> str:
+    """Return partition numbers by topic, with runs joined: `orders 0-3 7, prices 1`."""
     return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())
 
 

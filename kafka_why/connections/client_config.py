@@ -58,11 +58,6 @@ class ClientSecurity:
     login: Login | None = None
 
 
-def security_of(properties: Mapping[str, str], servers: str = "") -> ClientSecurity:
-    """Return the parsed security settings (see `read_security`)."""
-    return read_security(UsedSettings(properties), servers)
-
-
 def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
     """Parse the security settings. Files that they name are read now. Raises ClientConfigError.
 
@@ -239,7 +234,7 @@ class ClientConfig:
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 
     def _security(self) -> ClientSecurity:
-        return security_of(self.properties, self.bootstrap_servers)
+        return read_security(UsedSettings(self.properties), self.bootstrap_servers)
 
     def __str__(self) -> str:
         return self.bootstrap_servers

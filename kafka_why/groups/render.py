@@ -174,7 +174,7 @@ def _verbose_columns(rows: Sequence[MemberRow]) -> list[Column]:
 
 
 def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
-    assignment, consumer = _assignment_text(row.assignment), row.consumer
+    assignment, consumer = assignment_text(row.assignment), row.consumer
     if consumer is None:
         return [assignment]
     subscription = [*consumer.subscribed_topics]
@@ -182,13 +182,13 @@ def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
         subscription.append(f"/{consumer.subscribed_pattern}/")
     return [
         *(consumer.current_epoch, assignment),
-        *(consumer.target_epoch, _assignment_text(consumer.target_assignment)),
+        *(consumer.target_epoch, assignment_text(consumer.target_assignment)),
         *([str(consumer.upgraded).lower()] if mixed else []),
         ",".join(subscription) or None,
     ]
 
 
-def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
+def assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
     """Return an assignment as text, such as `orders:0,1;prices:3`."""
     if not assignment:
         return None

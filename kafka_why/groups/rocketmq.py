@@ -21,7 +21,7 @@ from kafka_why.rocketmq_group import (
     duplicate_places,
     group_state,
 )
-from kafka_why.wording import Column, VisibleText, render_table
+from kafka_why.wording import Column, VisibleText, render_table, shortened
 
 MAX_NAMED = 10
 """Clients or topics that a remark names."""
@@ -116,16 +116,11 @@ def _clients(connections: Sequence[ConnectionSnapshot], group: GroupSnapshot | N
     ]
 
 
-def _first(names: Sequence[str]) -> str:
-    more = f", {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
-
-
 def _remark(client: ClientRow) -> str:
     remarks = ["DUPLICATE CLIENT ID"] if client.duplicate else []
     if client.subscriptions is not None:
         shown = [text for text in client.subscriptions if not text.startswith(RETRY_GROUP_TOPIC_PREFIX)]
-        remarks.append(f"subscribes to {_first(shown) or 'nothing'}")
+        remarks.append(f"subscribes to {shortened(shown, MAX_NAMED) or 'nothing'}")
     return ", ".join(remarks)
 
 
@@ -137,11 +132,14 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
         for client_id, places in row.duplicate_places.items():
             yield (
                 f"Warning: {len(places)} clients of group '{row.group}' have the client id '{client_id}' "
-                f"({_first(places)}): they take the same queues, and other queues may have no consumer. "
-                f"To do: {TO_DO_DUPLICATE}."
+                f"({shortened(places, MAX_NAMED)}): they take the same queues, and other queues may have no "
+                f"consumer. To do: {TO_DO_DUPLICATE}."
             )
     if row.different_subscriptions:
-        each = [f"{own or 'nothing'}: {_first(some)}" for own, some in row.different_subscriptions.items()]
+        each = [
+            f"{own or 'nothing'}: {shortened(some, MAX_NAMED)}"
+            for own, some in row.different_subscriptions.items()
+        ]
         yield (
             f"Warning: clients of group '{row.group}' have different subscriptions: {'; '.join(each)}. "
             f"{SUBSCRIPTIONS_EFFECT}. To do: {TO_DO_SUBSCRIPTIONS}."

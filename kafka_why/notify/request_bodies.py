@@ -95,7 +95,10 @@ def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
     """Return an alert. Alertmanager identifies it by its labels, so two rebalances of a group within FIRES_MS
     are one alert.
     """
-    labels = {"alertname": _alert_name(message.kind), "severity": _severity(message.kind)}
+    labels = {
+        "alertname": _alert_name(message.kind),
+        "severity": {REBALANCE: "info", ALARM: "critical"}.get(message.kind, "warning"),
+    }
     labels |= (
         {"alarm": label_of(message.subject)}
         if message.group is None
@@ -119,10 +122,6 @@ def _alert_name(kind: str) -> str:
     """Return an alert's name: `GroupRebalance`, `GroupWithoutMembers`, `CoordinatorAlarm`."""
     words = "".join(word.capitalize() for word in kind.split("-"))
     return f"{'Coordinator' if kind == ALARM else 'Group'}{words}"
-
-
-def _severity(kind: str) -> str:
-    return {REBALANCE: "info", ALARM: "critical"}.get(kind, "warning")
 
 
 def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:

@@ -15,7 +15,7 @@ from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.report import HistoryAnalysis, Summary, report_of, summary
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.text import cause_text, details
-from kafka_why.wording import Names, duration_text, holdings, number_list, progress, shortened
+from kafka_why.wording import Names, duration_text, holdings, progress, shortened, topics_text
 
 
 class CurrentMember(Struct, frozen=True, kw_only=True):
@@ -383,13 +383,9 @@ def _moves(r: Rebalance, names: Names) -> list[MovedMember]:
             name=names.of(member.member_id),
             before=member.before,
             after=member.after,
-            gained=_topics(member.gained),
-            lost=_topics(member.lost),
+            gained=topics_text(member.gained),
+            lost=topics_text(member.lost),
         )
         for member in r.moves.members
         if member.gained or member.lost
     ]
-
-
-def _topics(partitions: dict[str, list[int]]) -> str:
-    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())

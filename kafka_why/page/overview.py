@@ -175,7 +175,12 @@ class Overview:
             lag_records=sum(records) if records else None,
             lag_ms=max((lag.ms for lag in facts.lags.values() if lag.ms is not None), default=None),
             rebalances=0 if of_hour is None else of_hour.summary.rebalances,
-            not_stable=shares(known.not_settled if facts.entries else _current_span(view), now_ms),
+            not_stable=shares(
+                known.not_settled
+                if facts.entries
+                else _not_settled([Span(view.state, view.state_timestamp_ms)]),
+                now_ms,
+            ),
             changed_ms=view.last_rebalance_at_ms,
             change=known.change if known.reason == view.last_rebalance_reason else view.last_rebalance_reason,
             findings=findings(facts, of_hour, now_ms),
@@ -230,10 +235,6 @@ def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
     if first.seq > 1:
         yield Span(first.from_state, 0, first.at_ms)
     yield from analysis.states
-
-
-def _current_span(view: GroupSnapshot) -> Iterator[Span]:
-    return _not_settled([Span(view.state, view.state_timestamp_ms)])
 
 
 def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:

@@ -29,17 +29,12 @@ class ClientConnection(_Answer, frozen=True):
 
 
 class TopicSubscription(_Answer, frozen=True):
-    """A topic of a group and the filter of its messages. `sub_version` is the time of the subscription in ms,
-    by the client's clock.
-    """
+    """A topic of a group and the filter of its messages."""
 
     topic: str
     sub_string: str | None = None
-    sub_version: int = 0
     expression_type: str | None = "TAG"
     tags_set: tuple[str, ...] | None = ()
-    code_set: tuple[int, ...] | None = ()
-    class_filter_mode: bool = False
 
 
 class ConsumerConnection(_Answer, frozen=True):
@@ -164,7 +159,6 @@ class QueueData(Struct, frozen=True, rename="camel"):
 
     broker_name: str
     read_queue_nums: int
-    write_queue_nums: int
     perm: int
 
 
@@ -176,10 +170,9 @@ class TopicRouteData(Struct, frozen=True, rename="camel"):
 
 
 class ClusterInfo(Struct, frozen=True, rename="camel"):
-    """All brokers by their names, and the names of each cluster's brokers."""
+    """All brokers by their names."""
 
     broker_addr_table: dict[str, BrokerData] = {}
-    cluster_addr_table: dict[str, tuple[str, ...]] = {}
 
 
 def decode_route(body: bytes) -> TopicRouteData:

@@ -257,7 +257,9 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
     complete_from_ms = since_ms  # all entries since this time have been found
     while low > log.begin and not _has_assignments_before(found, since_ms):
         follows = _next(found, view)
-        opening_ms = _first_opening_ms(found)
+        opening_ms = next(
+            (entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None
+        )
         if opening_ms is not None and opening_ms < complete_from_ms:
             # The events that led to this rebalance may be just before it.
             complete_from_ms = opening_ms
@@ -280,10 +282,6 @@ def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[in
     """
     at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
     return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
-
-
-def _first_opening_ms(found: list[AnyHistoryEntry]) -> int | None:
-    return next((entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None)
 
 
 def _has_assignments_before(found: list[AnyHistoryEntry], since_ms: int) -> bool:

@@ -137,7 +137,6 @@ class Polling:
     history: History
 
     def __init__(self, client_config: ClientConfig, group_id: str) -> None:
-        self._client_config = client_config
         self._group_id = group_id
         self._admin = polling_client(client_config)
         self._poller = GroupPoller(self._admin, group_id)

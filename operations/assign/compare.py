@@ -44,7 +44,7 @@ from kafka_why.sticky.api import Assignor, members_in_order
 from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.why.model import Moves
 from kafka_why.why.moves import Holdings, compare, owners
-from kafka_why.wording import Column, Names, VisibleText, number_list, render_table, visible_text
+from kafka_why.wording import Column, Names, VisibleText, render_table, topics_text, visible_text
 from records.topic_patterns import matching
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
@@ -327,7 +327,7 @@ def _members(outcome: StrategyResult, names: Names) -> VisibleText:
         if moves:
             changes = moves[share.member_id]
             row += [_count(changes.gained), _count(changes.lost)]
-        rows.append([*row, _listed(share.assignment) or None])
+        rows.append([*row, topics_text(share.assignment) or None])
     return render_table([Column(heading, 0) for heading in [*headings, "ASSIGNMENT"]], rows)
 
 
@@ -344,7 +344,7 @@ def _remarks(outcome: StrategyResult) -> Iterator[str]:
             "the second assigns them, all other partitions stay consumed"
         )
     if outcome.nobodys:
-        yield f"no member consumes {_listed(outcome.nobodys)}"
+        yield f"no member consumes {topics_text(outcome.nobodys)}"
 
 
 def _spread_text(spread: Spread) -> str:
@@ -363,8 +363,3 @@ def _summary_row(outcome: StrategyResult, *, has_weights: bool) -> list[object]:
 
 def _count(by_topic: ByTopic) -> int:
     return sum(map(len, by_topic.values()))
-
-
-def _listed(by_topic: ByTopic) -> str:
-    """Return partitions as text, such as `orders 0-3 7, prices 1`."""
-    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in by_topic.items())

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kafka_why.contract.codec import Refusal
-from kafka_why.contract.messages import ErrorCode
+from kafka_why.contract.messages import name_of
 from kafka_why.wording import INDENT, Clock, VisibleText, duration_text, visible_text
 from operations.replay.group_run import ReplayStep
 from operations.replay.moment import moment_text, names_of
@@ -142,8 +142,7 @@ def _outcome(answer: dict[str, Any]) -> str:
     kind = str(answer.get("type", "?"))
     if "error_code" in answer:
         code = int(answer["error_code"])
-        known = {member.value: member.name for member in ErrorCode}
-        return f"{kind} {known.get(code, code)}"
+        return f"{kind} {name_of(code) or code}"
     return f"{kind} {answer['code']}" if "code" in answer else kind
 
 

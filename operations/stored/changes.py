@@ -10,8 +10,9 @@ from msgspec import Struct, structs
 from kafka_why.contract.kafka.snapshot import named
 from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic, decode_assignment
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.groups.render import assignment_text
 from kafka_why.wording import VisibleText, visible, visible_text
-from operations.stored.text import assignment_text, time_text
+from operations.stored.text import time_text
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup

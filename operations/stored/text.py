@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
+from kafka_why.groups.render import assignment_text
 from kafka_why.wording import Column, VisibleText, render_table, visible_text
 from operations.stored.rows import AnyRow, GroupRow, GroupRows, StateTable, StoredMemberRow
 
@@ -20,13 +21,6 @@ def time_text(at_ms: int | None) -> str | None:
     if not 0 <= at_ms <= _LAST_S * 1000:
         return str(at_ms)
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def assignment_text(assignment: dict[str, list[int]] | None) -> str | None:
-    """Return partitions such as `orders:0,1;prices:3`, or None if there are none."""
-    if not assignment:
-        return None
-    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
 def group_text(rows: GroupRows) -> VisibleText:

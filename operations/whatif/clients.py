@@ -24,7 +24,7 @@ from kafka_why.contract.kafka.requests import (
     TopicMetadata,
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
-from operations.whatif.facts import ClientFleet, ClientProcess, Ending, LogMoment, ReactionKind, SentRequest
+from operations.whatif.facts import ClientFleet, ClientProcess, LogMoment, ReactionKind, SentRequest
 from operations.whatif.observer import ProcessObserver, check_readable, long_gaps
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.protocol import Received
@@ -183,7 +183,7 @@ def _fleet(log: GroupLog, run: Run, found: _RequestSorter) -> ClientFleet:
     }
     usual_ms = {kind: median_low(seen[kind]) if seen[kind] else DEFAULT_MS[kind] for kind in ReactionKind}
     ends = [_end(o, log.until_ms, interval_ms) for o in found.observers]
-    names = names_of(found.observers, [moment for moment, _ in ends])
+    names = names_of(found.observers, ends)
     by_observer = {id(o): name.key for o, name in zip(found.observers, names, strict=True)}
     ignored = found.ignored + Counter({"sent twice": sum(o.repeated for o in found.observers)})
     return ClientFleet(
@@ -207,7 +207,7 @@ def _process(
     observer: ProcessObserver,
     key: str,
     client: str,
-    end: tuple[LogMoment | None, Ending],
+    ends: LogMoment | None,
     interval_ms: int,
     usual_ms: Mapping[ReactionKind, int],
     until_ms: int,
@@ -217,15 +217,14 @@ def _process(
         gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
     )
     own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
-    if end[1] is not Ending.LEFT:
-        observer.waited_until((until_ms if end[0] is None else end[0].at_ms) + 1)
+    if observer.left is None:
+        observer.waited_until((until_ms if ends is None else ends.at_ms) + 1)
     return ClientProcess(
         key=key,
         client=client,
         joins=observer.joins,
         starts=observer.first,
-        ends=end[0],
-        ending=end[1],
+        ends=ends,
         leave=observer.left,
         reactions=observer.reactions,
         usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in ReactionKind},
@@ -260,23 +259,21 @@ def _length_ms(span: tuple[int, int | None]) -> int:
     return (span[1] or span[0]) - span[0]
 
 
-def _end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> tuple[LogMoment | None, Ending]:
-    """Return when and how the process ended.
+def _end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> LogMoment | None:
+    """Return the moment of the process's last request, or None if it runs at the end of the log, or was
+    refused for good.
 
     A process fell silent if it had something to do at the end, and did nothing for longer than
     PAUSE_INTERVALS heartbeat intervals.
     """
     if observer.left is not None:
-        return observer.left.moment, Ending.LEFT
+        return observer.left.moment
     if observer.refused:
-        return None, Ending.REFUSED
-    if observer.fenced:
-        return observer.last_sign, Ending.SILENT
-    since_ms = max(observer.last_sign.at_ms, observer.answered_ms)
-    interval_ms = _heartbeat_interval_ms([observer], interval_ms)
-    if observer.must_act() and until_ms - since_ms > PAUSE_INTERVALS * interval_ms:
-        return observer.last_sign, Ending.SILENT
-    return None, Ending.RUNS
+        return None
+    silent_ms = until_ms - max(observer.last_sign.at_ms, observer.answered_ms)
+    longest_ms = PAUSE_INTERVALS * _heartbeat_interval_ms([observer], interval_ms)
+    is_silent = observer.fenced or (observer.must_act() and silent_ms > longest_ms)
+    return observer.last_sign if is_silent else None
 
 
 def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:

@@ -68,23 +68,15 @@ class Stall(NamedTuple):
     left: SentRequest
 
 
-class Ending(StrEnum):
-    """The ways in which a process ends."""
-
-    LEFT = "left the group"
-    SILENT = "fell silent for good"
-    REFUSED = "was refused for good"
-    RUNS = "runs at the end of the log"
-
-
 @dataclass(frozen=True)
 class ClientProcess:
     """A run of a client.
 
     `key` is the unique name of the run, `client` that of all runs of the client. `joins` are its JoinGroups
     in order, the first of them at its start, with its subscriptions, timeouts and protocols. `ends` is the
-    moment of its last request, or None if `ending` is RUNS or REFUSED. `leave` is its own LeaveGroup.
-    `pauses` are times in which it did not even send heartbeats. `rejoins` are JoinGroups by its own decision.
+    moment of its last request, or None if it runs at the end of the log, or was refused for good. `leave` is
+    its own LeaveGroup. `pauses` are times in which it did not even send heartbeats. `rejoins` are JoinGroups
+    by its own decision.
     `usual_ms` has the median time of each kind of reaction. `beats_while_rebalancing` is True if it sends
     heartbeats between REBALANCE_IN_PROGRESS and its JoinGroup.
     """
@@ -94,7 +86,6 @@ class ClientProcess:
     joins: Sequence[tuple[int, JoinGroup]]
     starts: SentRequest
     ends: LogMoment | None
-    ending: Ending
     leave: SentRequest | None = None
     reactions: Mapping[ReactionKind, Sequence[Reaction]] = field(default_factory=dict)
     usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)

@@ -11,7 +11,6 @@ from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import (
     ClientFleet,
     ClientProcess,
-    Ending,
     LogMoment,
     ReactionKind,
     SentRequest,
@@ -70,7 +69,6 @@ def process(
         joins=[(at(starts_s), join)],
         starts=SentRequest(LogMoment(at(starts_s)), "", join),
         ends=ends,
-        ending=Ending.RUNS if ends is None else Ending.LEFT if leave else Ending.SILENT,
         leave=leave,
         usual_ms={
             **dict.fromkeys(ReactionKind, rejoin_ms),

@@ -213,7 +213,7 @@ def test_route_and_cluster_name_the_brokers() -> None:
     broker = BrokerData("brokerAddrs", {0: "127.0.0.1:1", 1: "host:2"}, "127.0.0.1:1")
     route = decode_route(_ROUTE % b'0:"127.0.0.1:1",1:"host:2"')
     assert route.broker_datas == (broker,)
-    assert [(queue.read_queue_nums, queue.write_queue_nums) for queue in route.queue_datas] == [(7, 8)]
+    assert [(queue.read_queue_nums, queue.perm) for queue in route.queue_datas] == [(7, 6)]
     cluster = decode_cluster(_CLUSTER % b'"0":"127.0.0.1:1"')
     assert cluster.broker_addr_table["brokerAddrs"].broker_addrs == {0: "127.0.0.1:1"}
 
