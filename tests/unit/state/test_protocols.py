@@ -22,7 +22,7 @@ STATE = Path(__file__).parents[3] / "state"
 CONFIG = CoordinatorConfig()
 GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ShareGroup", "ConfigsOnly", "KafkaGroup", "RocketMqGroup"}
 MAY_ASK = {
-    "kafka/step.py": "what is stored may be settings without a group",
+    "kafka/protocols.py": "what is stored may be settings without a group",
     "kafka/consumer/heartbeat.py": "a classic group is converted, others are not",
 }
 
