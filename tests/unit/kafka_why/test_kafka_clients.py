@@ -1,14 +1,16 @@
-"""The first connection of kafka-python's clients."""
+"""The first connection of kafka-python's clients, and the number of log lines of an outage."""
 
 import select
 import socket
 from contextlib import ExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.refusals import NoBroker
+from kafka_why.lifetimes import OutageWarning
 
 HOST = "127.0.0.1"
 
@@ -36,3 +38,25 @@ def test_hanging_server_is_retried_only_after_the_others(monkeypatch: pytest.Mon
             kafka_clients.admin(ClientConfig(addresses), bootstrap_timeout_ms=2_500)
         tried, _, _ = select.select(servers, [], [], 0)
         assert tried == servers
+
+
+def test_two_minute_outage_logs_three_lines() -> None:
+    now_s = 0.0
+    warning = OutageWarning("reading", now_s=lambda: now_s)
+    with capture_logs() as lines:
+        warning.worked()
+        while now_s < 120.0:
+            warning.failed(ConnectionError("refused"))
+            now_s += 1.0
+            warning.worked()  # a poll that returns before the connection fails
+            now_s += 0.5
+        warning.worked()
+        now_s += 10.0
+        warning.worked()
+        warning.worked()
+    assert [(line["event"], line["attempts"]) for line in lines] == [
+        ("reading failed, trying again", 1),
+        ("reading failed, trying again", 41),
+        ("reading works again", 80),
+    ]
+    assert lines[1]["for_s"] == 60.0
