@@ -21,6 +21,7 @@ from bench.rows import (
     restart,
     restarts,
     resting,
+    rocketmq,
     settling,
     through_gateway,
 )
@@ -36,6 +37,7 @@ ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
         "applications": applications.measure,
         "overload": overload.measure,
         "passthrough": passthrough.measure,
+        "rocketmq": rocketmq.measure,
         "hostile": hostile.measure,
         "pages": pages.measure,
         "browser": browser.measure,
