@@ -131,7 +131,7 @@ mutants: $(STAMP) ## make FIRST mistakes in PACKAGE, one after the other, and sa
 bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/benchmarks.md (85 minutes)
 	$(BIN)/python -m bench --write
 
-pictures: $(STAMP) ## photograph the page in a real run, for README and docs (4 minutes; needs Chromium)
+pictures: $(STAMP) ## photograph the page in a real run, for README and docs (6 minutes; needs Chromium)
 	$(BIN)/python -m bench.pictures
 
 lint: types style imports ## style, types and the direction of imports

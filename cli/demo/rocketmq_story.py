@@ -36,8 +36,8 @@ class RocketMqDemo:
     """A run of the story, of two minutes. It prints each step, and what `why` reports.
 
     Every process that it starts has ended when `play` returns or raises. All files are in `data_dir`, which
-    has nothing else. If the story cannot continue, `play` raises ChildFailed, NotSeen, JarsUnavailable,
-    JavaNotFound or ClusterUnavailable.
+    has nothing else. `gateway` and `page` are addresses, from the start of the story on. If the story cannot
+    continue, `play` raises ChildFailed, NotSeen, JarsUnavailable, JavaNotFound or ClusterUnavailable.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -73,16 +73,19 @@ class RocketMqDemo:
             history = self._why("--bootstrap-servers", self._broker)
         return [self._all_consumed(), _named(faults), _remembered(history)]
 
+    def look(self) -> None:
+        """Do nothing, while a client id is there twice: to photograph the group, override this."""
+
     def _set_up(self) -> None:
         self._narrator.step("Start RocketMQ, a Kafka broker, the coordinator and its gateways")
         command = ("run", "--json", "--rocketmq", "embedded", "--data-dir", str(self.data_dir / "data"))
         coordinator = self._children.start("coordinator", *command)
         ready = json_line(coordinator.wait_for_line(lambda line: "rocketmq" in json_line(line), PATIENCE_S))
-        self._broker, self._gateway = ready["broker"], ready["rocketmq"]
-        self._narrator.say(f"ready: RocketMQ's clients take namesrvAddr={self._gateway}")
-        self._narrator.say(f"see the group meanwhile at {ready['page']}")
+        self._broker, self.gateway, self.page = ready["broker"], ready["rocketmq"], ready["page"]
+        self._narrator.say(f"ready: RocketMQ's clients take namesrvAddr={self.gateway}")
+        self._narrator.say(f"see the group meanwhile at {self.page}")
         queues = ("-c", "DefaultCluster", "-r", str(QUEUES), "-w", str(QUEUES))
-        admin = self._java("mqadmin", _ADMIN, "updateTopic", "-n", self._gateway, "-t", TOPIC, *queues)
+        admin = self._java("mqadmin", _ADMIN, "updateTopic", "-n", self.gateway, "-t", TOPIC, *queues)
         admin.wait_for_line(lambda line: "success" in line, PATIENCE_S)
         self._narrator.say(f"topic {TOPIC} has {QUEUES} queues")
 
@@ -98,7 +101,8 @@ class RocketMqDemo:
             "queues without a reader", lambda poll: bool(poll.duplicates()) and not _is_shared(poll)
         )
         self._send("producer-2")
-        return self._why("--namesrv", self._gateway)
+        self.look()
+        return self._why("--namesrv", self.gateway)
 
     def _consumer(self, name: str, log: str = "") -> Child:
         """Start a consumer with this instance name, which is the second part of its client id."""
@@ -114,7 +118,7 @@ class RocketMqDemo:
         classpath = os.pathsep.join(map(str, (*jar_paths("rocketmq"), *jar_paths("rocketmq_example"))))
         options = (
             *(QUICK_COMPILER, "-Xmx128m", f"-Duser.home={self.data_dir}", "-cp", classpath),
-            *(f"-Drocketmq.namesrv.addr={self._gateway}", f"-Drocketmq.client.name={instance}"),
+            *(f"-Drocketmq.namesrv.addr={self.gateway}", f"-Drocketmq.client.name={instance}"),
         )
         return self._children.start(log, *options, main_class, *arguments, program=find_java())
 
@@ -142,7 +146,7 @@ class RocketMqDemo:
         return polls[-1]
 
     async def _poll(self) -> GroupPoll:
-        async with ClusterPoller(RocketMqServers((self._gateway,))) as cluster:
+        async with ClusterPoller(RocketMqServers((self.gateway,))) as cluster:
             return await cluster.poll(GROUP)
 
     def _wait_until_consumed(self) -> None:
