@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
+from kafka_why.contract.service import ServicePhase
 from tests.campaigns.fault import Fault, by_name, standing_still
 from tests.campaigns.stage import START_TIMEOUT_S, Stage, signal_all
 from tests.e2e.harness import wait_until
@@ -35,6 +36,7 @@ def kill_driver(stage: Stage, _: Random) -> None:
 
 def end_jvm(stage: Stage, _: Random, number: signal.Signals) -> None:
     """Kill the JVM, or stop it until the watchdog kills it. The same process starts another JVM."""
+    wait_until(lambda: stage.phase(stage.coordinator) is ServicePhase.READY, "a coordinator", START_TIMEOUT_S)
     machine = stage.coordinator  # it is not ready meanwhile, so it is not looked for again
     driver, starts, jvm = machine.pid, machine.starts, stage.jvm(machine)
     signal_all([jvm], number)

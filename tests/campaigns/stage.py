@@ -21,7 +21,7 @@ from kafka_why.contract.service import ServicePhase, ServiceStatus
 from streaming.service.status import read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.campaigns.results import Result, Struck
-from tests.e2e.harness import child_pids, command_of, wait_until
+from tests.e2e.harness import QUICK_JAVA, child_pids, command_of, wait_until
 from tests.harness.broker_cluster import ONE_BROKER, BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.secured_broker import COORDINATOR, GATEWAY, write_properties
@@ -293,8 +293,8 @@ def command_line(arguments: list[str], step: str = "steady") -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Python workers import `planted`."""
-    return {"PYTHONPATH": str(ROOT)}
+    """Python workers import `planted`. JVMs are started too often to be optimized."""
+    return {"PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:

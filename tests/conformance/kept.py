@@ -212,7 +212,7 @@ NOT_REACHED: Mapping[str, str] = {
     "`tests/scenarios/transactions_kept.txt` covers it",
     **dict.fromkeys(("M1", "M2", "M3", "M4", "M5"), _NOT_KAFKAS),
     "TO6": "not reached: a gateway would have to stand still for the length of a transaction; "
-    "`tests/faults/test_transaction_timelines.py` writes such a request",
+    "`tests/slow/test_transaction_timelines.py` writes such a request",
     **dict.fromkeys(("MI7", "MI8", "MI9", "MI10", "MI11", "MI14", "MI15"), _WATCHED),
     **dict.fromkeys(("RX4", "RX6", "RG4e", "RG5d", "RG6", "RG7"), _WATCHED),
     **dict.fromkeys(("RA1", "RA2", "RA3", "RA4", "RA5"), _WATCHED),

@@ -1,5 +1,5 @@
 """`groups abort-pending` on a real broker. The conformance scripts have the offsets of transactions, with and
-without a replica; tests/faults/test_transaction_timelines.py has what may go wrong on the way.
+without a replica; tests/slow/test_transaction_timelines.py has what may go wrong on the way.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The embedded broker: a real Kafka that clients can use, that keeps its data, and that never outlives us."""
+"""The embedded broker: a real Kafka that clients can use, that keeps its data, and that never outlives us.
+
+The one of `run` is started again when it ends.
+"""
 
 import json
 import os
@@ -14,10 +17,14 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
+from structlog.testing import capture_logs
 
+from embedded import broker_supervision
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
+from embedded.broker_supervision import SupervisedBroker
 from embedded.child_jvm import HOST
 from embedded.jars import broker_archive
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -125,3 +132,33 @@ def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(BrokerFailed, match=r"(?s)The end of .*broker\.log:.*num\.io\.threads"):
         broker.start()
     assert broker.pid is None
+
+
+def test_dead_broker_is_restarted_once_there_is_space_until_it_does_not_stay_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first check of the space writes to a full device. It removes the link to that."""
+    monkeypatch.setattr(broker_supervision, "PAUSES_S", (0.1, 0.1))
+    monkeypatch.setattr("kafka_why.service_folder._PROBE", "probe")
+    broker, failures = EmbeddedBroker(tmp_path), list[str]()
+    with capture_logs() as logs, SupervisedBroker(broker, failures.append) as supervised:
+        servers = supervised.bootstrap_servers
+        create_topic(servers, "kept")
+        (tmp_path / "probe").symlink_to("/dev/full")
+        kill(broker)
+        wait_until(lambda: "the embedded broker runs again" in [it["event"] for it in logs], "another broker")
+        (waits,) = [it for it in logs if it["event"] == "the embedded broker waits for space"]
+        assert "No space left on device" in waits["reason"]
+        assert supervised.bootstrap_servers == servers
+        produce(servers, "kept", RECORDS)
+        (tmp_path / "log" / "meta.properties").write_text("damaged")
+        kill(broker)
+        wait_until(lambda: failures != [], "the broker is given up")
+    (failure,) = failures
+    assert failure.startswith("the embedded broker was started again 2 times and does not stay up: ")
+    assert failure.endswith(f" (its log is {broker.log_path})")
+
+
+def kill(broker: EmbeddedBroker) -> None:
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGKILL)

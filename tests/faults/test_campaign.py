@@ -18,21 +18,23 @@ SEED = 12
 FEW = {"classic": 6, "transactional": 1, "consumer": 1}
 # In two classic groups each bug, and in one of the consumer protocol.
 WITH_BUGS = {"classic": 2 * (len(BUGS) + 1), "consumer": len(BUGS) + 1}
-# Each breaks another process. What others of `make faults-campaign` break is broken by other tests of this
-# folder, as gateways, JVMs and whole coordinators that stand still, or by tests/slow/test_run.py.
+# Each breaks another process, or its disk. `make faults-campaign` has the others.
 PLAYED = (
     "driver's Python killed",
+    "driver's JVM killed",
     "Python worker killed",
     "replica killed",
     "replica slowed",
     "gateway killed",
     "broker held still",
+    "disk full",
+    "coordinator sleeps until the standby has taken over",
 )
 
 
 @pytest.mark.timeout(600)
 def test_clients_lose_nothing_under_random_faults() -> None:
-    result = campaign(SEED, len(PLAYED), PLAYED, groups=FEW)
+    result = campaign(SEED, len(PLAYED), PLAYED, standby=True, groups=FEW, is_sample=True)
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(PLAYED)
     assert result.numbers[TRANSACTIONS] > 0
@@ -45,7 +47,7 @@ def test_planted_bugs_are_caught() -> None:
     Kafka's protocols, and nothing else.
     """
     faults = ["ticker stopped (the driver's Python held still)"] * 4
-    result = campaign(SEED, len(faults), faults[:1], step="buggy", groups=WITH_BUGS)
+    result = campaign(SEED, len(faults), faults[:1], step="buggy", groups=WITH_BUGS, is_sample=True)
     assert not result.failure, result.failure
     caught = {(wrong, group) for wrong, group in result.found if wrong == bug_of(group)}
     assert {wrong for wrong, _ in caught} == set(Wrong)

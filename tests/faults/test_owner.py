@@ -1,4 +1,4 @@
-"""Whose the topics are: claims on a real broker. `test_standby` has coordinators in processes of their own.
+"""Whose the topics are: claims on a real broker. `test_campaign` has coordinators in processes of their own.
 
 Two coordinators on the same topics with different folders would answer every request twice, and differently.
 """

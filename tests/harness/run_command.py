@@ -8,20 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.checkpoint import Checkpoint
-from cli.processes.child import family
-from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of, wait_until
+from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of
 
 COMMAND = [sys.executable, "-c", "from cli import main; main()", "run"]
 BROKER = "kafka.Kafka"
 SPARK = "org.apache.spark.deploy.SparkSubmit"
-PYTHON_WORKERS = "pyspark.daemon"
 
 
 @dataclass
@@ -136,27 +133,6 @@ def hold(pid: int) -> Iterator[None]:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-
-
-def stop_within_a_batch(jvm: int, checkpoint: Checkpoint, stop: Callable[[signal.Signals], None]) -> int:
-    """Stop processes by `stop(SIGSTOP)` while a batch is planned and not committed. Return its number.
-
-    Until then Spark's Python workers stand still, so that no batch of which they have a part can end.
-    """
-
-    def is_in_a_batch() -> bool:
-        return checkpoint.last_batch("offsets") > checkpoint.last_batch("commits")
-
-    while True:
-        with ExitStack() as workers_stand_still:
-            for pid in family(jvm):
-                if PYTHON_WORKERS in command_of(pid):
-                    workers_stand_still.enter_context(hold(pid))
-            wait_until(is_in_a_batch, "a batch that is planned and not committed")
-            stop(signal.SIGSTOP)
-        if is_in_a_batch():
-            return checkpoint.last_batch("offsets")
-        stop(signal.SIGCONT)  # the workers had done their part before they stood still
 
 
 @contextmanager

@@ -28,8 +28,9 @@ def campaign(
     standby: bool = False,
     step: str = "steady",
     groups: Mapping[str, int] = GROUPS,
+    is_sample: bool = False,
 ) -> Result:
-    """Play one seed."""
+    """Play one seed. For `is_sample` see `FaultStage`."""
     names = kinds or (LOST if lost_requests else WITH_STANDBY if standby else LOCAL)
     build = partial(
         FaultStage,
@@ -38,6 +39,7 @@ def campaign(
         groups={} if set(names) <= LOST.keys() else groups,
         step=step,
         with_standby=standby,
+        is_sample=is_sample,
     )
     return play(Result(seed=seed), build, faults, {name: KINDS[name] for name in names})
 

@@ -46,12 +46,12 @@ class FaultStage(Stage):
         *,
         step: str = "steady",
         with_standby: bool = False,
+        is_sample: bool = False,
     ) -> None:
         """`groups` are as in `Load`. Without any there are the brokers alone, for faults that start all else
-        themselves.
+        themselves. A sample has one broker in the place of three.
         """
-        # What planted bugs do wrong does not depend on brokers.
-        brokers = None if step == "steady" else one_broker(folder)
+        brokers = one_broker(folder) if is_sample else None
         super().__init__(folder, seed, step=step, with_standby=with_standby, brokers=brokers)
         self.layout = TopicLayout.named(PREFIX)
         self.verdicts: list[Verdict] = []

@@ -1,4 +1,4 @@
-"""Naming the damaged file of a checkpoint. tests/faults/test_supervision.py damages real checkpoints."""
+"""Naming the damaged file of a checkpoint. The fault campaign damages real checkpoints."""
 
 import struct
 import zlib

@@ -1,5 +1,0 @@
-"""The fixtures of the tests that break things beside a real broker."""
-
-from tests.e2e.conftest import coordinated, gateway, group, layout, options, topic, wire
-
-__all__ = ["coordinated", "gateway", "group", "layout", "options", "topic", "wire"]
