@@ -1,4 +1,7 @@
-"""The coordinator on a standalone Spark cluster. Executors and workers are lost."""
+"""The coordinator on a standalone Spark cluster, with its checkpoint on HDFS.
+
+Executors and workers are lost, and another machine continues from the checkpoint.
+"""
 
 import os
 import signal
@@ -44,6 +47,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.harness.hdfs import Hdfs
 from tests.harness.run_command import Run, run
 from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
 
@@ -176,15 +180,16 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
 ) -> None:
     prefix, data = f"cluster-{uuid4()}", tmp_path / "data"
     with ExitStack() as stack:
+        hdfs = stack.enter_context(Hdfs(tmp_path / "hdfs"))
         client_config = broker.client_config
         common = (
             *("--json", "--no-page", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix),
-            *("--data-dir", str(data), "--request-partitions", str(REQUEST_PARTITIONS)),
+            *("--checkpoint", f"{hdfs.uri}/coordinator", "--request-partitions", str(REQUEST_PARTITIONS)),
         )
         first = stack.enter_context(
             run(
                 tmp_path,
-                *(*common, "-c", "group.initial.rebalance.delay.ms=0"),
+                *(*common, "--data-dir", str(data), "-c", "group.initial.rebalance.delay.ms=0"),
                 *("--master", spark_cluster.master, "--state-partitions", str(STATE_PARTITIONS)),
                 *settings_as("--spark-conf", EXECUTOR_SETTINGS),
             )
@@ -209,7 +214,7 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
         for group_id in work.members:
             types = [entry.type for entry in history_of(client_config, layout, group_id, settled=False)]
             assert types.count(EntryType.MEMBER_REMOVED) == 0
-    assert sorted(path.name for path in (data / "coordinator/spark/state/0").glob("[0-9]")) == ["0", "1"]
+    assert not (data / "coordinator/spark").exists()
 
 
 def check_stopped_in_order(coordinator: Run, data: Path) -> None:
@@ -228,7 +233,7 @@ def check_the_query_never_ended(coordinator: Run) -> None:
 def check_a_submitted_one_goes_on(
     cluster: SparkCluster, tmp_path: Path, common: tuple[str, ...], members: Iterable[Member]
 ) -> None:
-    """Check that a job of spark-submit, with the JVM of that, goes on with the state."""
+    """Check that a job of spark-submit, which brings its JVM, goes on with the state in another folder."""
     jars = ",".join(str(jar) for jar in spark_jars())
     settings = {**EXECUTOR_SETTINGS, "spark.driver.host": HOST, "spark.driver.memory": "512m"}
     conf = settings_as("--conf", settings)
@@ -238,7 +243,14 @@ def check_a_submitted_one_goes_on(
     log = tmp_path / "submitted.log"
     with log.open("wb") as output:
         submitted = subprocess.Popen(
-            [*command, str(ROOT / "deploy" / "spark_submit.py"), "run", *common],
+            [
+                *command,
+                str(ROOT / "deploy/spark_submit.py"),
+                "run",
+                *common,
+                "--data-dir",
+                str(tmp_path / "two"),
+            ],
             stdout=output,
             stderr=output,
             env=environment,

@@ -1,34 +1,20 @@
-"""A checkpoint on HDFS, with a real name node and data node. Another machine continues from it."""
+"""HDFS with a real name node and data node."""
 
 import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pyspark
-import pytest
 
-from clients.coordinator_client import CoordinatorClient
 from embedded import parent_watchdog
-from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from kafka_why.contract.messages import ErrorCode
-from streaming.service.starts import Options
-from streaming.service.topics import prepare_topics
-from tests.e2e.harness import (
-    QUICK_SPARK,
-    START_TIMEOUT_S,
-    coordinating,
-    new_layout,
-    stable_member,
-    wait_until,
-)
+from tests.e2e.harness import START_TIMEOUT_S, wait_until
 from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"
@@ -120,32 +106,3 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
         f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings.items()
     )
     path.write_text(f"<configuration>{rows}</configuration>")
-
-
-pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def hdfs(tmp_path: Path) -> Iterator[Hdfs]:
-    with Hdfs(tmp_path / "hdfs") as running:
-        yield running
-
-
-def test_another_machine_continues_with_the_state(hdfs: Hdfs, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    options = Options(
-        broker.client_config,
-        tmp_path / "one",
-        new_layout(),
-        {"group.initial.rebalance.delay.ms": "0"},
-        checkpoint=f"{hdfs.uri}/coordinator",
-        ui_port=None,
-        first_request_wait_s=1.0,
-        spark=QUICK_SPARK,
-    )
-    prepare_topics(options.client_config, options.layout)
-    with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
-        with coordinating(options):
-            member = stable_member(client, "kept")
-        assert not (options.folder / "spark").exists()
-        with coordinating(replace(options, folder=tmp_path / "two")):
-            assert member.heartbeat(1) is ErrorCode.NONE
