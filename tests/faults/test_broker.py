@@ -88,7 +88,7 @@ def test_next_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch
             remembered = Ports(**json.loads((tmp_path / "ports.json").read_text()))
             assert port not in remembered
             # A JVM that finds it unfit starts without it, and slower.
-            assert str(broker_archive()) in Path(f"/proc/{pid}/maps").read_text()
+            assert str(broker_archive().resolve()) in Path(f"/proc/{pid}/maps").read_text()
             monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 0.1)
             with pytest.raises(BrokerFailed, match=f"another one uses {tmp_path}"):
                 EmbeddedBroker(tmp_path).start()
