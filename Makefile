@@ -55,10 +55,8 @@ pure-e2e: $(STAMP)
 pure-conformance: $(STAMP)
 	$(BIN)/python -m tests.conformance.report --pure --random 0
 
-# The same code as in the other tests, with more seeds.
-SEEDS ?= 1
-test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS
-	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
+test-slow: $(STAMP) ## what takes minutes: tests/slow
+	$(PYTEST) --timeout 1800 tests/slow
 
 # `make test` tries each random case with EXAMPLES=1.
 EXAMPLES ?= 20
@@ -69,10 +67,11 @@ test-deploy: $(STAMP) ## the image, the compose file and a Spark cluster of cont
 	$(PYTEST) --numprocesses 0 --timeout 1200 tests/deploy
 
 # Two at a time: more of them would starve the clients, whose sessions end meanwhile.
-test-faults: $(STAMP) ## break brokers, disks, checkpoints and coordinators under real clients
+test-faults: $(STAMP) ## break brokers, disks, Spark's cluster and coordinators under real clients
 	$(PYTEST) --numprocesses 2 --timeout 600 tests/faults
 
 # FAULTS of each of the SEEDS, one after the other; writes docs/faults.md. 300 take about an hour.
+SEEDS ?= 1
 FAULTS ?= 300
 FAULTS_RESULTS ?= build/faults.jsonl
 faults-campaign: $(STAMP) ## break everything under load from SEEDS="7 8", FAULTS each, and write docs/faults.md

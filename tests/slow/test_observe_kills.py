@@ -1,5 +1,4 @@
-"""An observer under load is killed, its checkpoint is damaged, its Spark is killed and its disk is full: no
-entry is lost, and none is there twice.
+"""An observer under load and its Spark are killed: no entry is lost, and none is there twice.
 
 Afterwards an observer that nobody disturbs reads the same records and writes files, and both have to say the
 same. `--examples 10` kills ten times as often.
@@ -8,7 +7,6 @@ same. `--examples 10` kills ten times as often.
 import json
 import os
 import random
-import re
 import signal
 import threading
 import uuid
@@ -18,7 +16,6 @@ from contextlib import closing, contextmanager
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Self
-from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -30,14 +27,13 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.service import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import LocalFiles
 from kafka_why.why.history import HistoryUnavailable, read_folder
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import START_TIMEOUT_S, command_of, read_topic, wait_until
 from tests.harness.examples import scaled
-from tests.harness.run_command import no_file_grows
 from tests.slow.test_observe import Observing
 
 pytestmark = [
@@ -54,7 +50,8 @@ AGREE_TIMEOUT_S = START_TIMEOUT_S
 WORKS_S = 3.0
 MEMBERS_MAX = 3
 ACT_EACH_S = 0.2
-COMMITS_OF_A_CLIENT = 1_000
+COMMIT_EACH_S = 0.02
+COMMITS_OF_A_CLIENT = 100
 SPARK = "org.apache.spark"
 LAST_OFFSET = 1_000_000
 
@@ -72,18 +69,18 @@ def test_no_entry_is_lost_or_repeated_by_kills(broker: EmbeddedBroker, topic: st
                 load.check()
                 threading.Event().wait(dice.uniform(0, WORKS_S))
                 broken.running.kill()
-                check_damage_is_named(broken)
                 broken.start()
                 threading.Event().wait(dice.uniform(0, WORKS_S))
                 kill_spark(broken)
-            check_a_full_disk_is_an_alarm(broken)
         wait_until(lambda: last_offsets(broken, committing) == {LAST_OFFSET}, "the last commits", 120)
         found: dict[str, list[HistoryEntry]] = {}
 
         def agree() -> bool:
             """Return True if both have the same entries. A deletion reaches one observer first."""
-            found.update({group_id: entries_of(broken, group_id) for group_id in groups})
-            return entries_in(tmp_path / "out", groups) == found
+            in_files = entries_in(tmp_path / "out", groups)
+            if in_files:
+                found.update({group_id: entries_of(broken, group_id) for group_id in groups})
+            return in_files != {} and in_files == found
 
         with observing_as("undisturbed", broker, tmp_path, tmp_path / "out") as undisturbed:
             undisturbed.begin()
@@ -115,44 +112,9 @@ def observing_as(
         yield Observing(broker, children, own, prefix, poll_interval_ms=0, output_dir=output_dir)
 
 
-def check_damage_is_named(observing: Observing) -> None:
-    """Damage the state after the last committed batch. A later changelog is of a batch that runs again."""
-    changelog = observing.state / f"spark/state/0/0/{last_committed(observing) + 1}.changelog"
-    content = changelog.read_bytes()
-    changelog.write_bytes(bytes(len(content)))
-    observing.begin()
-    reason = wait_for(observing, ServicePhase.STOPPED).reason
-    assert f"the checkpoint is damaged: {changelog} does not match its checksum. Put back" in reason
-    assert "stop the observer, move its folder away, and delete its topics" in reason
-    assert "coordinator" not in reason
-    observing.running.stop()
-    changelog.write_bytes(content)
-
-
 def last_committed(observing: Observing) -> int:
     """Return the last batch that is committed, -1 if there is none."""
     return last_batch(LocalFiles(observing.state), "commits")
-
-
-def check_a_full_disk_is_an_alarm(observing: Observing) -> None:
-    with no_file_grows(*family(observing.running.pid)):
-        wait_until(lambda: metric(observing, "group_coordinator_alarm 1.0"), "the alarm")
-        wait_until(lambda: metric(observing, 'group_coordinator_phase{phase="restarting"} 1.0'), "the phase")
-    wait_until(lambda: metric(observing, "group_coordinator_alarm 0.0"), "its end")
-
-
-def metric(observing: Observing, line: str) -> bool:
-    """Return True if the metrics have this line."""
-    ready = re.search(r"metrics (http://\S+),", observing.running.log_path.read_text())
-    assert ready is not None
-    with urlopen(ready[1], timeout=10) as response:
-        return line.encode() in response.read().splitlines()
-
-
-def wait_for(observing: Observing, phase: ServicePhase) -> ServiceStatus:
-    path = observing.state / "status.json"
-    wait_until(lambda: read_status(path).phase is phase, phase.value, START_TIMEOUT_S)
-    return read_status(path)
 
 
 class Load:
@@ -213,11 +175,12 @@ class Load:
             self._commit([TopicPartition(self._topic, offset % PARTITIONS, offset) for offset in some])
 
     def _commit(self, offsets: list[TopicPartition]) -> None:
-        """Commit one after the other."""
+        """Commit one after the other, with a pause after each until the end."""
         settings = {"bootstrap.servers": self._servers, "group.id": self._committing}
         with closing(Consumer(settings)) as consumer:
             for offset in offsets:
                 consumer.commit(offsets=[offset], asynchronous=False)
+                self._stopping.wait(COMMIT_EACH_S)
 
 
 def kill_spark(observing: Observing) -> None:
@@ -226,7 +189,7 @@ def kill_spark(observing: Observing) -> None:
     jvm = [pid for pid in family(observing.running.pid) if SPARK in command_of(pid)][-1]
     os.kill(jvm, signal.SIGKILL)
     wait_until(lambda: read_status(path).phase is not ServicePhase.READY, "the end of Spark")
-    wait_for(observing, ServicePhase.READY)
+    wait_until(lambda: read_status(path).phase is ServicePhase.READY, "another Spark", START_TIMEOUT_S)
 
 
 def last_offsets(observing: Observing, committing: str) -> set[int]:

@@ -1,4 +1,7 @@
-"""The output is a function of the log alone: neither its cut into batches nor a crash changes it."""
+"""The output is a function of the log alone: neither its cut into batches nor a crash changes it.
+
+`--seeds 300` cuts the log in 300 ways.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,8 +30,7 @@ WORDS = (
 TRANSACTIONS = (b'"TO8"', b'"TO14"', b'"TO6"')  # held, ended, refused
 BATCHES = 8
 KILLS = 2
-# tests/slow plays more ways, of one partition of the state.
-SAMPLE = ((2, 3),)
+STATE_PARTITIONS = 3
 
 Said = dict[str, dict[str, list[bytes]]]
 
@@ -94,28 +96,19 @@ def test_recorded_log_covers_every_kind_of_event() -> None:
     assert b"AppliedLate" not in b"".join(chain(*history.values())), "the clock records keep their word"
 
 
-def check_cutting(bench: Bench, seed: int) -> None:
+def test_log_cut_into_batches_with_kills_has_the_same_outcome(
+    make_bench: Callable[..., Bench], campaign_seed: int
+) -> None:
     rows = recorded_log.record(LOG_SEED, LOG_LENGTH, CONFIG)
     partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
-    bench.failures = kill_in_some(BATCHES, seed)
+    operator = make_operator(group_initial_rebalance_delay_ms=3_000)
+    bench = make_bench(operator=operator, state_partitions=STATE_PARTITIONS)
+    bench.failures = kill_in_some(BATCHES, campaign_seed)
     kills = sum(len(shares) for shares in bench.failures.values())
-    run_to_the_end(bench, recorded_log.cut(partitions, BATCHES, seed), kills)
+    run_to_the_end(bench, recorded_log.cut(partitions, BATCHES, campaign_seed), kills)
     assert not any(bench.failures.values()), "every kill happened"
     assert said_once(bench.written) == recorded_log.expected(rows, attested_ms, CONFIG)
     offsets, transactions = recorded_log.expected_compacted(rows, attested_ms, CONFIG)
     assert compacted(bench.written, LAYOUT.offsets_topic, "offset") == offsets
     assert compacted(bench.written, LAYOUT.transactions_topic, "partitions") == transactions
-
-
-def make(make_bench: Callable[..., Bench], state_partitions: int = 1) -> Bench:
-    operator = make_operator(group_initial_rebalance_delay_ms=3_000)
-    return make_bench(operator=operator, state_partitions=state_partitions)
-
-
-@pytest.mark.parametrize(("seed", "state_partitions"), SAMPLE)
-def test_log_cut_into_batches_with_kills_has_the_same_outcome(
-    make_bench: Callable[..., Bench], seed: int, state_partitions: int
-) -> None:
-    bench = make(make_bench, state_partitions)
-    check_cutting(bench, seed)
-    assert bench.partitions_of_state == state_partitions
+    assert bench.partitions_of_state == STATE_PARTITIONS
