@@ -10,7 +10,7 @@ from kafka_why.sticky.api import do_racks_matter
 from tests.harness.kafkas_assignors import Answer, Case, ask_kafka, read_answer
 from tests.harness.live_cases import identical_cases, random_case
 
-LIVE_OF_EACH = 200
+LIVE_OF_EACH = 100
 
 
 def unevenness(answer: Answer) -> int:

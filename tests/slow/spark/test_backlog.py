@@ -19,10 +19,10 @@ from tests.spark.harness import Bench, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, heartbeat, join
 from tests.spark.operators import MEMORY_TOPIC, Measured
 
-HEARTBEATS = 100_000
+HEARTBEATS = 40_000
 MAX_GROWTH_BYTES = 256 * 1024 * 1024
 # Makes the heartbeats many times larger than the operator's bound on memory.
-LONG_HOST = "h" * 4_000
+LONG_HOST = "h" * 10_000
 MIB = 1024 * 1024
 
 
