@@ -41,7 +41,7 @@ from tests.harness.shared import PREFIX, Coordinated, Owner
 pytestmark = pytest.mark.e2e
 
 # Both libraries log in; what they do then is shown without security by both.
-STORIES = (("commits", "kafka-python"), ("static-members", "librdkafka"), ("administration", "kafka-python"))
+STORIES = (("commits", "kafka-python"), ("commits", "librdkafka"))
 # What a gateway's clients do with brokers: the gateway of `run` and that of a process of its own.
 OF_CLIENTS = [
     Allowed(user, "TOPIC", "orders-", "PREFIXED", ("DESCRIBE", "READ", "WRITE"))
