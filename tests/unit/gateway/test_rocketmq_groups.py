@@ -1,4 +1,4 @@
-"""RocketMQ's requests about groups, answered by the real core. Whole clients: tests/e2e/test_rocketmq.py."""
+"""RocketMQ's requests about groups, answered by the real core. `tests/e2e` has whole clients."""
 
 import asyncio
 import time

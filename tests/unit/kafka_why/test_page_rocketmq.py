@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,11 @@ def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry
     (third,) = lane(it, "worker-3").marks
     assert third.x + third.width == pytest.approx(100)
     assert at_ms(it, third.x) == pytest.approx(BEGIN_MS + 20_000, abs=1_000)
+
+
+def test_page_is_encoded_as_json(story: list[HistoryEntry]) -> None:
+    """msgspec encodes no subclass of str, such as the text that `why` prints."""
+    assert b"DUPLICATE CLIENT ID" in msgspec.json.encode(page(story))
 
 
 def test_client_id_on_two_connections_is_marked_and_listed_first(story: list[HistoryEntry]) -> None:
