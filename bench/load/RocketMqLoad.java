@@ -18,8 +18,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  *     java -Drocketmq.namesrv.addr=HOST:PORT RocketMqLoad.java TOPIC GROUP RATE:BYTES:SECONDS ...
  *
  * RATE is messages a second, at fixed times, whatever is still under way; 0 is as many as possible with WINDOW under
- * way. Each phase prints a line: messages sent, failed and received, acknowledged messages a second, and the p50 and p99
- * in ms from the time at which a message was due until it was acknowledged, and until it was received.
+ * way. Each phase prints a line, `phase` and then: messages sent, failed and received, acknowledged messages a second,
+ * and the p50 and p99 in ms from the time at which a message was due until it was acknowledged, and until it was
+ * received.
  */
 public class RocketMqLoad {
     static final int WINDOW = 64;
@@ -92,7 +93,7 @@ public class RocketMqLoad {
             int delivered = sent - failed.get();
             wait(arrived, delivered);
             System.out.printf(
-                "%d %d %d %.1f %s %s%n", sent, failed.get(), arrived.get(), delivered * 1e9 / took,
+                "phase %d %d %d %.1f %s %s%n", sent, failed.get(), arrived.get(), delivered * 1e9 / took,
                 quantiles(acknowledged, sent), quantiles(received, sent));
         }
 

@@ -92,7 +92,7 @@ def _play(world: RunningSystems, plan: Plan, name_server: str, group: str) -> It
         [*java, f"bench-{group}", group, warm_up, *phases], stdout=subprocess.PIPE, text=True
     ) as load:
         assert load.stdout is not None
-        lines = (line for line in load.stdout if line[:1].isdigit())
+        lines = (line.removeprefix("phase ") for line in load.stdout if line.startswith("phase "))
         next(lines, None)
         before_s = _cpu_s(world)
         for what, line in zip(_LOADS, lines, strict=True):
