@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def test_next_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch
         port = taken.getsockname()[1]
         (tmp_path / "ports.json").write_text(f'{{"client": {port}, "controller": {port}}}')
         command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as parent, ExitStack() as stack:
+            stack.callback(parent.kill)
             assert parent.stdout is not None
             pid, servers = parent.stdout.readline().decode().split()
             remembered = Ports(**json.loads((tmp_path / "ports.json").read_text()))
@@ -95,7 +97,6 @@ def test_next_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch
             create_topic(servers, "kept")
             produce(servers, "kept", RECORDS)
             broker_end = os.pidfd_open(int(pid))
-            parent.send_signal(signal.SIGKILL)
     # A JVM may take long to end on a busy machine.
     monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 60)
     try:
