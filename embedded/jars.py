@@ -117,6 +117,11 @@ def jar_paths(name: SetName) -> list[Path]:
     return [folder / file.name for file in jar_set.files]
 
 
+def class_path(*names: SetName) -> str:
+    """Return the class path of these sets' jars, fetched first if missing. Raises `JarsUnavailable`."""
+    return os.pathsep.join(str(path) for name in names for path in jar_paths(name))
+
+
 def read_jar_sets(text: str) -> dict[SetName, JarSet]:
     """Parse the text of `jars.toml`."""
     tables = tomllib.loads(text)

@@ -3,7 +3,6 @@ cluster.
 """
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import BinaryIO
 
 from embedded.broker import write_settings
 from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import QUICK_COMPILER, find_java
 from kafka_why.lifetimes import Startable
 from kafka_why.local_files import make_private_folder, warn_if_open
@@ -124,7 +123,7 @@ class RocketMqServer(Startable):
         write_settings(self._folder / "server.conf", self._settings)
         self.log_path.touch()
         self._jvm.mark_log()
-        classpath = os.pathsep.join(map(str, jar_paths("rocketmq")))
+        classpath = class_path("rocketmq")
         options = (*_JVM_OPTIONS, f"-Duser.home={self._folder}", *self._options)
         command = [str(find_java()), *options, "-cp", classpath, self._main_class, "-c", "server.conf"]
         if not self._jvm.launch(command, grace_s=STOP_GRACE_S, pass_fds=inherited):
@@ -203,7 +202,7 @@ class EmbeddedRocketMq(Startable):
 
     def start(self) -> None:
         """Start all servers, and return when the name server has the routes of all brokers."""
-        jar_paths("rocketmq")  # reports its download before anything starts
+        class_path("rocketmq")  # reports its download before anything starts
         try:
             make_private_folder(self.data_dir)
             warn_if_open(self.data_dir)

@@ -3,7 +3,6 @@ turn.
 """
 
 import asyncio
-import os
 import subprocess
 import time
 import uuid
@@ -23,7 +22,7 @@ from bench.report import Figure, at_least, ratio_at_most, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.stats import percentile
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, ON_TOPICS, PREFIX, RunningSystems
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import find_java
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
@@ -217,8 +216,7 @@ async def _describe(world: RunningSystems, plan: Plan) -> tuple[list[float], lis
 
 
 def _run_tool(address: Address) -> None:
-    classpath = os.pathsep.join(map(str, jar_paths("tools")))
-    java = [str(find_java()), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", classpath, _TOOL]
+    java = [str(find_java()), "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", class_path("tools"), _TOOL]
     arguments = ["--bootstrap-server", str(address), "--timeout", str(_TOOL_TIMEOUT_MS)]
     subprocess.run(
         [*java, *arguments, "--describe", "--all-groups"], check=True, capture_output=True, timeout=120

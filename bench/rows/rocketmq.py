@@ -1,7 +1,6 @@
 """Messages of RocketMQ's Java clients, 5.5.0, through the gateway and at the plain cluster, in turn."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from bench.report import Figure, at_most, ratio_at_least, say
 from bench.rows.bench import AT_ONCE_MS, Bench, Found, Plan
 from bench.systems import COORDINATOR, PREFIX, START_TIMEOUT_S, RunningSystems, cpu_s
 from cli.processes.child import Children
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import find_java
 from embedded.rocketmq import EmbeddedRocketMq
 
@@ -86,8 +85,13 @@ def _play(world: RunningSystems, plan: Plan, name_server: str, group: str) -> It
     """Play the loads with new clients, after the first one for warm-up."""
     phases = [f"{rate}:{size}:{plan.load_s * 3:.0f}" for rate, size in _LOADS.values()]
     warm_up = f"2000:1024:{plan.warm_up_s:.0f}"
-    classpath = os.pathsep.join(map(str, jar_paths("rocketmq")))
-    java = [str(find_java()), f"-Drocketmq.namesrv.addr={name_server}", "-cp", classpath, str(_LOAD)]
+    java = [
+        str(find_java()),
+        f"-Drocketmq.namesrv.addr={name_server}",
+        "-cp",
+        class_path("rocketmq"),
+        str(_LOAD),
+    ]
     with subprocess.Popen(
         [*java, f"bench-{group}", group, warm_up, *phases], stdout=subprocess.PIPE, text=True
     ) as load:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kafka_why.cli.output import show
@@ -12,6 +13,15 @@ PATIENCE_S = 300.0
 
 class NotSeen(RuntimeError):
     """An expected event did not happen in time."""
+
+
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a condition of other processes, which send no signal. Raises NotSeen after PATIENCE_S."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > give_up_s:
+            raise NotSeen(f"{what}: not within {PATIENCE_S:.0f} s")
+        time.sleep(0.2)
 
 
 class Narrator:

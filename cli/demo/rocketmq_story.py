@@ -1,19 +1,17 @@
 """The demo's story with RocketMQ: the consumers of its quick start come, go, and get one client id twice."""
 
 import asyncio
-import os
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 
 from cli.demo.checks import DemoCheck
-from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line
+from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line, wait_until
 from cli.processes.child import GROUP_COORDINATOR, Child, Children
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import QUICK_COMPILER, find_java
 from kafka_why.cli.output import show
 from kafka_why.connections.rocketmq import RocketMqServers
@@ -78,6 +76,7 @@ class RocketMqDemo:
 
     def _set_up(self) -> None:
         self._narrator.step("Start RocketMQ, a Kafka broker, the coordinator and its gateways")
+        self._class_path = class_path("rocketmq", "rocketmq_example")
         command = ("run", "--json", "--rocketmq", "embedded", "--data-dir", str(self.data_dir / "data"))
         coordinator = self._children.start("coordinator", *command)
         ready = json_line(coordinator.wait_for_line(lambda line: "rocketmq" in json_line(line), PATIENCE_S))
@@ -110,14 +109,12 @@ class RocketMqDemo:
 
     def _send(self, name: str) -> None:
         producer = self._java(name, f"{_QUICK_START}.Producer")
-        with suppress(NotSeen):
-            _wait_until("the producer", lambda: not producer.is_running)
+        wait_until("the end of the producer", lambda: not producer.is_running)
         self._narrator.say(f"{len(self._ids(_SENT, 'producer-*.log'))} messages are sent so far")
 
     def _java(self, log: str, main_class: str, *arguments: str, instance: str = "DEFAULT") -> Child:
-        classpath = os.pathsep.join(map(str, (*jar_paths("rocketmq"), *jar_paths("rocketmq_example"))))
         options = (
-            *(QUICK_COMPILER, "-Xmx128m", f"-Duser.home={self.data_dir}", "-cp", classpath),
+            *(QUICK_COMPILER, "-Xmx128m", f"-Duser.home={self.data_dir}", "-cp", self._class_path),
             *(f"-Drocketmq.namesrv.addr={self.gateway}", f"-Drocketmq.client.name={instance}"),
         )
         return self._children.start(log, *options, main_class, *arguments, program=find_java())
@@ -142,7 +139,7 @@ class RocketMqDemo:
                 return found(polls[-1])
             return False
 
-        _wait_until(what, is_found)
+        wait_until(what, is_found)
         return polls[-1]
 
     async def _poll(self) -> GroupPoll:
@@ -152,7 +149,7 @@ class RocketMqDemo:
     def _wait_until_consumed(self) -> None:
         sent = self._ids(_SENT, "producer-*.log")
         with suppress(NotSeen):
-            _wait_until("the last messages", lambda: sent <= self._ids(_RECEIVED, "consumer-*.log"))
+            wait_until("the last messages", lambda: sent <= self._ids(_RECEIVED, "consumer-*.log"))
 
     def _why(self, *where: str) -> str:
         """Print what `why` reports, and return it."""
@@ -172,15 +169,6 @@ class RocketMqDemo:
         missing = sent - self._ids(_RECEIVED, "consumer-*.log")
         finding = f"{len(sent)} sent, {len(missing)} of them not consumed"
         return DemoCheck("every message was consumed", bool(sent) and not missing, finding)
-
-
-def _wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Raise NotSeen if a condition of other processes, which send no signal, is not met in time."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise NotSeen(f"{what}: not within {PATIENCE_S:.0f} s")
-        time.sleep(0.5)
 
 
 def _is_shared(poll: GroupPoll) -> bool:

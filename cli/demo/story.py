@@ -2,16 +2,15 @@
 
 import re
 import sys
-import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
 from cli.demo import checks, consumer
 from cli.demo.checks import DemoCheck
 from cli.demo.load import Load, consumed
-from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line
+from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line, wait_until
 from cli.demo.watch import HistoryWatch, first, partitions_held, removed, stable_with
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
@@ -143,9 +142,8 @@ class Demo:
     def _all_is_consumed(self) -> None:
         self._narrator.step("The stream ends, and the consumers consume what is left")
         self._load.stop()
-        give_up_s = time.monotonic() + PATIENCE_S
-        while self._load.acknowledged - consumed(self._consumed).keys() and time.monotonic() < give_up_s:
-            time.sleep(0.2)  # other processes write the files and send no signal
+        with suppress(NotSeen):
+            wait_until("the last records", lambda: self._load.acknowledged <= consumed(self._consumed).keys())
 
     def _all_leave(self) -> None:
         self._narrator.step("The consumers leave, and the coordinator is stopped")

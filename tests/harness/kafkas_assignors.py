@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import find_java
 from kafka_why.contract.protocols.subscriptions import MemberId, MemberSubscription, TopicPartition
 from kafka_why.sticky.api import Assignor
@@ -56,7 +56,7 @@ def ask_kafka(cases: Iterable[Case], timeout_s: float = 250) -> list[str]:
     """Return Kafka's answer to each case, as the Java harness prints it. Raises TimeoutExpired with
     the answers so far.
     """
-    classpath = ":".join(map(str, jar_paths("broker")))
+    classpath = class_path("broker")
     command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
     text = "".join(case.text() for case in cases)
     run = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=timeout_s)

@@ -21,17 +21,17 @@ class Balancer(Closeable):
     def __init__(self, address: Address, servers: Sequence[Address]) -> None:
         self._address, self._servers = address, servers
         self._turns = cycle(range(len(servers)))
-        self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(self._listen())
-        self._thread = threading.Thread(target=self._loop.run_forever, name="balancer")
+        self._runner = asyncio.Runner()
+        self._runner.run(self._listen())
+        self._thread = threading.Thread(target=self._runner.get_loop().run_forever, name="balancer")
         self._thread.start()
 
     def close(self) -> None:
         """Disconnect all clients."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        loop = self._runner.get_loop()
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(_cancel_all())
-        self._loop.close()
+        self._runner.close()
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, self._address.host, self._address.port)
@@ -65,10 +65,3 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     writer.close()
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

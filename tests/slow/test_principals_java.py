@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from embedded.jars import jar_paths
+from embedded.jars import class_path
 from embedded.java import find_java
 from tests.harness.principals import CASES, NAMES, request_of
 
@@ -14,7 +14,7 @@ HARNESS = Path(__file__).parents[1] / "harness" / "principals.java"
 
 def ask_java(lines: list[str]) -> list[str | None]:
     """Return the answers of the Java harness, None for a name to which no rule applies."""
-    classpath = ":".join(map(str, jar_paths("broker")))
+    classpath = class_path("broker")
     command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
