@@ -1,5 +1,5 @@
-"""What consumers do all day, through the same gateway and coordinator: two client libraries by the classic
-protocol, and librdkafka by the consumer protocol. Kafka's Java consumer is in tests/slow.
+"""Everyday stories of consumers at one gateway and coordinator: two client libraries by the classic protocol,
+and librdkafka by the consumer protocol. Kafka's Java consumer is in tests/slow.
 
 A story has a group of its own and mostly waits, so several are told at a time. Each ends with a look at the
 events topic, and at the broker, which must know of no such group.
@@ -281,7 +281,7 @@ def consumers_pattern(group: LibraryGroup) -> None:
 
 
 def static_consumers(group: LibraryGroup) -> None:
-    """Who comes back within the session has its partitions, and nobody else notices."""
+    """A member that comes back within its session has its partitions, and no other member rebalances."""
     one, two = (group.join_consumer(instance_id=name) for name in ("one", "two"))
     share(one, two)
     held, epochs = one.partitions(), len(group.history(EntryType.GROUP_EPOCH_BUMPED))

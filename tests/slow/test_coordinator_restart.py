@@ -1,6 +1,4 @@
-"""What a stop, a start and a ticker that stands still mean to groups, with everything real; and what stays of
-many batches.
-"""
+"""Groups while a real coordinator stops, starts, and gets no clock records; and the files of many batches."""
 
 import threading
 from collections.abc import Callable, Iterator

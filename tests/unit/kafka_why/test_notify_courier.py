@@ -1,4 +1,4 @@
-"""Which messages are wanted, when they are sent and how many at once, and that none is lost."""
+"""The courier sends the wanted messages, in time and so many at once, and loses none."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What follows from the records of groups of consumers by both protocols, by the rows of docs/observe.md."""
+"""History entries of observed groups of both protocols, by the rows of docs/observe.md."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is wrong with a group, each threshold from both sides; the pages of a group and of a rebalance."""
+"""Findings about a group, with each threshold from both sides; the pages of a group and of a rebalance."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Which records are requests or packs of them, and which are refused with which reason and response."""
+"""Records that are requests or packs, and those that are refused, with their reasons and responses."""
 
 import json
 from typing import Any

@@ -179,7 +179,7 @@ def part_of(data: Sequence[bytes], first: int, end: int) -> LogPart:
 
 
 class Known:
-    """What a reader of news has."""
+    """The groups, entries and views of a reader that follows the topic."""
 
     def __init__(self) -> None:
         self.groups = StoredGroups(NamesById(dict))

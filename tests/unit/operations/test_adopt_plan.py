@@ -1,4 +1,4 @@
-"""Which groups move to another coordinator, why the others do not, and how the groups are read."""
+"""The plan of a move to another coordinator: groups that move, reasons why others stay, and their reading."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""When the share-state thread carries out a task and what it tells. Share coordinators lose requests and
+"""The share-state thread carries out tasks and reports them, although share coordinators lose requests and
 answers (rows SP10 to SP13, SI10, SI11).
 """
 

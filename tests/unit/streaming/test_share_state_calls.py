@@ -1,4 +1,4 @@
-"""What the share-state thread asks of share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8.
+"""Requests of the share-state thread to share coordinators: rows SP11, SP13, SP18, SI10, SI11, SK5, SK8.
 
 `tests/e2e/test_share_state.py` has the messages, at a real share coordinator.
 """
