@@ -43,30 +43,46 @@ def broker_addresses(data: BrokerData) -> list[BrokerAddress]:
 @dataclass(frozen=True, slots=True)
 class AddressTemplate:
     """A template of the addresses that clients get: `HOST:PORT` with `{broker}` for the broker's name, `{id}`
-    for its id, and `{port}` for the gateway's port.
+    for its id, and `{port}` for the gateway's port. A fixed address is that of the only broker.
     """
 
     text: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a template. Raises ValueError if it is not HOST:PORT, or if brokers would share one."""
+        """Parse a template. Raises ValueError if it is not HOST:PORT."""
         template = cls(text.strip())
-        brokers = [BrokerAddress("a", 0, ""), BrokerAddress("a", 1, ""), BrokerAddress("b", 0, "")]
         try:
-            found = {template.address(broker, port) for port, broker in enumerate(brokers, 1)}
-            if len(found) < len(brokers):
-                raise ValueError("several brokers would have the same address")
+            Address.parse(template._filled(BrokerAddress("a", 0, ""), 1))
         except ValueError as error:
             raise ValueError(
-                f"{text!r} is not HOST:PORT with {{port}}, or with {{broker}} and {{id}}: {error}"
+                f"{text!r} is not HOST:PORT with {{port}}, {{broker}} or {{id}}: {error}"
             ) from error
         return template
 
-    def address(self, broker: BrokerAddress, port: int) -> Address:
-        """Return the address of a broker at this port of the gateway. Raises ValueError."""
+    def addresses(
+        self, brokers: Iterable[BrokerAddress], ports: Mapping[BrokerAddress, int]
+    ) -> dict[BrokerAddress, Address]:
+        """Return the addresses of `brokers`. `ports` are the gateway's ports for all brokers, in the order in
+        which it got to know them. Raises ValueError if a broker has no address, or that of an earlier one.
+        """
+        owners: dict[str, BrokerAddress] = {}
+        for broker, port in ports.items():
+            owners.setdefault(self._filled(broker, port), broker)
+        found = {}
+        for broker in brokers:
+            text = self._filled(broker, ports[broker])
+            if owners[text] != broker:
+                raise ValueError(
+                    f"the brokers {owners[text]} and {broker} would both have the address {text}: "
+                    "use {port}, or {broker} and {id}, in the advertised listeners"
+                )
+            found[broker] = Address.parse(text)
+        return found
+
+    def _filled(self, broker: BrokerAddress, port: int) -> str:
         text = self.text.replace("{broker}", broker.name).replace("{id}", str(broker.id))
-        return Address.parse(text.replace("{port}", str(port)))
+        return text.replace("{port}", str(port))
 
 
 def parse_broker_port(text: str) -> tuple[str, int]:
@@ -178,6 +194,10 @@ class BrokerTable:
     def brokers(self) -> list[BrokerAddress]:
         """Return all brokers."""
         return [entry.broker for entry in self._entries.values()]
+
+    def ports(self) -> dict[BrokerAddress, int]:
+        """Return the ports of all brokers."""
+        return {entry.broker: entry.port for entry in self._entries.values()}
 
     def broker(self, name: str) -> BrokerAddress | None:
         """Return the broker of this name and id, or None if it is gone."""

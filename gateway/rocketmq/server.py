@@ -109,6 +109,11 @@ class RocketmqGateway:
         brokers = await self._cluster()
         await self._sessions.start(lambda: brokers)
         await self.table.refresh(brokers)
+        if self._options.advertised is not None:
+            try:
+                self._options.advertised.addresses(brokers, self.table.ports())
+            except ValueError as error:
+                raise CannotListen(str(error)) from error
         self._server = await open_listener(self._options.listen, self._protocol(self._name_server))
         self._port = port_of(self._server)
         log.info("listening", name_server=str(self.address))
@@ -277,14 +282,12 @@ class RocketmqGateway:
 
     async def _map_addresses(self, brokers: list[BrokerAddress], own_host: str) -> Mapping[str, str]:
         ports = await self.table.ports_of(brokers)
-        return {
-            broker.address: str(self._advertised(broker, port, own_host)) for broker, port in ports.items()
-        }
-
-    def _advertised(self, broker: BrokerAddress, port: int, own_host: str) -> Address:
         if self._options.advertised is not None:
-            return self._options.advertised.address(broker, port)
-        return Address(self._options.advertised_host or own_host, port)
+            found = self._options.advertised.addresses(brokers, self.table.ports())
+        else:
+            host = self._options.advertised_host or own_host
+            found = {broker: Address(host, port) for broker, port in ports.items()}
+        return {broker.address: str(address) for broker, address in found.items()}
 
     async def _cluster(self) -> list[BrokerAddress]:
         """Return all brokers, from the first name server that answers. Raises UpstreamLost."""

@@ -158,7 +158,7 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (("--broker-port=broker-a=9880",), "is not NAME/ID=PORT"),
-        (("--advertised-listeners=mq:1",), "several brokers would have the same address"),
+        (("--advertised-listeners=mq",), "is not HOST:PORT"),
         (("--advertised-listeners=mq:{port}", "--advertised-host=mq"), "cannot be combined"),
         (("--gateway-config=max.connections=0",), "max.connections"),
         (("--gateway-config=socket.request.max.bytes=9",), "is not a setting of the gateway"),

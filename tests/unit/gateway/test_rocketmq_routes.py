@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from gateway.net.listener import CannotListen
 from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts
 from kafka_why.connections.address import Address
 from tests.harness.ports import free_port
@@ -77,10 +78,33 @@ def test_ports_of_brokers_are_kept_and_pinned_ones_are_never_others(tmp_path: Pa
         BrokerPorts(9879, file)
 
 
-@pytest.mark.parametrize("text", ["mq:9876", "{broker}:9876", "mq:{id}", "mq-{broker}-{id}"])
-def test_template_that_gives_several_brokers_one_address_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["mq", "mq-{broker}-{id}", "mq:{broker}", "mq:70000"])
+def test_template_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT with"):
         AddressTemplate.parse(text)
+
+
+@fronted(advertised=AddressTemplate.parse("mq.example.org:9880"))
+async def test_fixed_address_is_that_of_the_first_broker_alone(world: FrontFixture) -> None:
+    client = await world.client()
+    assert b'0:"mq.example.org:9880"' in (await client.ask(105))[1]
+    first = world.server.route()
+    world.server.brokers["broker-b"] = {0: "10.0.0.1:10911"}
+    header, body = await client.ask(105)
+    assert (header.code, body) == (1, b"")
+    assert "broker-a/0 and broker-b/0 would both have the address mq.example.org:9880" in str(header.remark)
+    assert b'0:"mq.example.org:9880"' in (await client.ask(105, first))[1]
+
+
+@pytest.mark.parametrize(("text", "shared"), [("mq:{id}9876", "mq:09876"), ("{broker}:9876", "a:9876")])
+def test_gateway_does_not_start_if_brokers_would_share_an_address(text: str, shared: str) -> None:
+    async def play() -> None:
+        server = StubServer(brokers={"b": {0: "x:1"}, "a": {0: "x:2", 1: "x:3"}})
+        with pytest.raises(CannotListen, match=f"would both have the address {shared}"):
+            async with front(server, advertised=AddressTemplate.parse(text)):
+                pass
+
+    uvloop.run(play())
 
 
 def test_gateway_on_a_fixed_port_has_brokers_three_apart_with_vip_ports() -> None:
