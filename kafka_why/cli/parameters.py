@@ -21,7 +21,7 @@ from kafka_why.connections.used_settings import ClientConfigError
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 from kafka_why.topic_reader import BrokersOwn, TopicsMissing, layout_on
-from kafka_why.why.broker_logs import BrokerLogs, groups_text, listed_groups, parse_zone, read_broker_logs
+from kafka_why.why.broker_logs import BrokerLogs, groups_since, groups_text, parse_zone, read_broker_logs
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
 from kafka_why.why.polls import polling_client
@@ -285,7 +285,7 @@ def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) ->
         logs, notes = read_logs(options, None)
     except OSError as error:
         raise click.ClickException(f"cannot read: {error}") from error
-    groups = listed_groups(logs, since_ms)
+    groups = groups_since(logs, since_ms)
     if output == "json":
         show_json(groups)
     else:

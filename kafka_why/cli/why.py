@@ -30,9 +30,9 @@ from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.now import now_ms
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
-from kafka_why.why.broker_logs import alone, of_logs, with_records
+from kafka_why.why.broker_logs import history_from_logs, history_with_logs, report_from_logs
 from kafka_why.why.deliveries.report import DeliveryReport, LoneDeliveries, read_deliveries
-from kafka_why.why.deliveries.text import alone_text, strangers
+from kafka_why.why.deliveries.text import lone_deliveries_text, non_member_notes
 from kafka_why.why.history import (
     History,
     HistoryUnavailable,
@@ -201,17 +201,17 @@ def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
     """Add the brokers' log entries about a group. Raises HistoryUnavailable if no source knows the group."""
     read, notes = read_logs(logs, group_id)
     if found.history is None and (read.events or found.deliveries is None):
-        return found._replace(history=alone(read, group_id, notes))
+        return found._replace(history=history_from_logs(read, group_id, notes))
     if found.history is None:
         return found
-    return found._replace(history=with_records(found.history, read, notes))
+    return found._replace(history=history_with_logs(found.history, read, notes))
 
 
 def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
     history = found.history
     if history is None:
         assert found.deliveries is not None, "a group is found by its history or its deliveries"
-        _show(LoneDeliveries(group_id, found.deliveries), alone_text, output)
+        _show(LoneDeliveries(group_id, found.deliveries), lone_deliveries_text, output)
     elif not history.entries:
         show_stderr(f"Nothing is known of members of group {group_id} yet.")
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
@@ -257,18 +257,20 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             if source == HISTORY:
                 raise
             unknown = error
-    from kafka_why.why.live_sources import read_at_once  # a slow import, which other reports do not need
+    from kafka_why.why.live_sources import (
+        read_with_live_source,  # a slow import, which other reports do not need
+    )
 
     polls = None if source is None else source == POLLING
     try:
-        history, live = read_at_once(
+        history, live = read_with_live_source(
             client_config,
             group_id,
             since_ms,
             reading_progress("records"),
             polls=polls,
             follows=cluster.follows,
-            tell=show_stderr,
+            notify=show_stderr,
         )
     except (HistoryUnavailable, KafkaError):
         if unknown is not None:  # its message names groups with similar ids
@@ -338,11 +340,11 @@ def _show_kafka(
     )
     report = report_of(group_id, analysis, now_ms, since_ms)
     if history.unnamed is not None:
-        report = of_logs(report, history.unnamed)
+        report = report_from_logs(report, history.unnamed)
     notes = [*report.notes, *found.notes, *history.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
-        notes += strangers(found.deliveries, known)
+        notes += non_member_notes(found.deliveries, known)
     shown = replace(report, deliveries=found.deliveries, notes=notes)
     _show(shown, report_text, output)
 

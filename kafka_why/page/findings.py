@@ -27,7 +27,7 @@ from kafka_why.rocketmq_group import (
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.reconciling import flat
 from kafka_why.why.report import Report, client_of
-from kafka_why.why.share_state import asked_of, asked_text, error_text
+from kafka_why.why.share_state import error_text, open_requests, request_text
 from kafka_why.why.text import names_of
 from kafka_why.wording import count, duration_text, partitions_text, shortened
 
@@ -52,8 +52,8 @@ def _lines(view: GroupSnapshot, share: ShareSnapshot, now_ms: int) -> Iterator[s
     numbers = {kind: _number(getattr(share, kind)) for kind in ("initialized", "initializing", "deleting")}
     parts = [f"{number} {kind}" for kind, number in numbers.items() if number]
     yield f"{count(sum(numbers.values()), 'partition')}: {', '.join(parts)}" if parts else "none"
-    for asked in asked_of(share):
-        yield asked_text(asked, now_ms)
+    for asked in open_requests(share):
+        yield request_text(asked, now_ms)
     held = (flat(member.consumer.assigned) for member in view.members if member.consumer is not None)
     idle = flat(share.initialized).difference(*held)
     if view.members and idle:
@@ -64,7 +64,7 @@ def overdue(view: GroupSnapshot, now_ms: int) -> tuple[str, int] | None:
     """Return a sentence about the oldest task that has been open too long, and its time, or None."""
     share = share_of(view)
     late = (
-        [one for one in asked_of(share) if now_ms - one.since_ms >= LONG_REQUEST_MS]
+        [one for one in open_requests(share) if now_ms - one.since_ms >= LONG_REQUEST_MS]
         if share is not None
         else []
     )

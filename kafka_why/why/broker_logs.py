@@ -25,7 +25,7 @@ from kafka_why.broker_log.lines import MARK, MAX_LINE_BYTES, LogLine, parse_line
 from kafka_why.broker_log.merge import merge
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.why.causes import BY_RULE, kind_of, kind_of_member
-from kafka_why.why.history import History, HistoryUnavailable, near_names
+from kafka_why.why.history import History, HistoryUnavailable, similar_groups
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import OBSERVED, Report
 from kafka_why.why.segments import MISSING, by_incarnation
@@ -39,13 +39,13 @@ MAX_EVENTS = 200_000
 MAX_GROUPS = 100_000
 _PROGRESS_LINES = 20_000
 _GZIP = b"\x1f\x8b"
-# A target assignment also shows a new epoch, for which the broker may have logged no line.
+# A target assignment implies a new epoch, even if the broker has logged no line about the epoch.
 _FOLLOWS = (EntryType.TARGET_ASSIGNMENT_COMPUTED,)
 _BEGINS = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
 
 
 class LoggedGroup(Struct, kw_only=True):
-    """A group in the logs: the number of its rebalances, in total and by kind of cause."""
+    """A group in the logs, with the number of its rebalances in total and by kind of cause."""
 
     group_id: str
     rebalances: int
@@ -56,8 +56,8 @@ class LoggedGroup(Struct, kw_only=True):
 
 @dataclass(slots=True)
 class BrokerLogs:
-    """The content of the files. `skipped` counts lines that look like a coordinator's but cannot be parsed or
-    have no time.
+    """The content of the files. `skipped` counts lines that look like a coordinator's lines but cannot be
+    parsed or have no time. `broken` has the files that end early, each with the error.
     """
 
     lines: int = 0
@@ -70,7 +70,7 @@ class BrokerLogs:
     groups: dict[str, LoggedGroup] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
-        """Return notes about the files: what was read, and what limits its value as evidence."""
+        """Return notes about the files: what was read, and what may be missing or inexact."""
         of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
         found = [f"read from {', '.join(map(_name, files))}: {self.lines:,} lines{of}"]
         if self.skipped:
@@ -103,16 +103,17 @@ def read_broker_logs(
     zone: tzinfo | None,
     progress: "Progress" = lambda *_: None,
 ) -> BrokerLogs:
-    """Return the events about a group in the order of time, or if `group_id` is None, the counts of all
-    groups.
+    """Return the events about a group in the order of time, or the counts of all groups if `group_id` is
+    None.
 
-    `files` may be gzipped; `-` is standard input. `zone` is the zone of times without one, or None for this
-    machine's. `progress` is called with numbers of bytes. Raises OSError if a file cannot be opened.
+    `files` may be gzipped; `-` is standard input. Times without a time zone are in `zone`, or in this
+    machine's zone if `zone` is None. `progress` is called with numbers of bytes. Raises OSError if a file
+    cannot be opened.
     """
-    reading = _Reading(group_id, zone, progress)
+    reader = _LogFileReader(group_id, zone, progress)
     for name in dict.fromkeys(files):
-        reading.read(name)
-    return reading.finish()
+        reader.read(name)
+    return reader.finish()
 
 
 @contextmanager
@@ -134,7 +135,9 @@ def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
         yield line
 
 
-class _Reading:
+class _LogFileReader:
+    """A reader of log files. If `group_id` is None, it counts the rebalances of all groups."""
+
     def __init__(self, group_id: str | None, zone: tzinfo | None, progress: "Progress") -> None:
         self._group_id, self._zone, self._progress = group_id, zone, progress
         self._found = BrokerLogs()
@@ -153,13 +156,13 @@ class _Reading:
                 ):
                     self._found.lines += 1
                     if MARK in line:
-                        self._take(line, f"{label}:{number}")
+                        self._add_line(line, f"{label}:{number}")
                     if size and number % _PROGRESS_LINES == 0:
                         self._progress(stream.tell(), size)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 self._found.broken.append((label, str(error)))
 
-    def _take(self, raw: bytes, place: str) -> None:
+    def _add_line(self, raw: bytes, place: str) -> None:
         line = parse_line(raw, self._to_ms)
         if line is None:
             self._found.skipped += 1
@@ -206,7 +209,7 @@ class _Reading:
         return int((at if self._zone is None else at.replace(tzinfo=self._zone)).timestamp() * 1000)
 
     def finish(self) -> BrokerLogs:
-        """Return the events in the order of time. A line that is in two files is one event."""
+        """Return the content, with events in the order of time. A line that is in two files is one event."""
         unique: dict[tuple[int, str, str | None, str], LogEvent] = {}
         for event in self._events:
             unique.setdefault((event.at_ms, event.reason, event.member_id, event.type), event)
@@ -219,7 +222,9 @@ def _new_group(group_id: str, at_ms: int) -> LoggedGroup:
 
 
 def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
-    """Return the kind of cause of a rebalance. For a new epoch, the last line about a member names it."""
+    """Return the kind of cause of the rebalance that begins with `event`. The cause of a new epoch is
+    `before`, the last event about a member.
+    """
     if event.type is not EntryType.PREPARING_REBALANCE:
         return CauseKind.UNKNOWN if before is None else kind_of_member(before.type, before.rule)
     if not event.causes:
@@ -240,46 +245,51 @@ _NO_ENDS = (
 _COLUMNS = (Column("GROUP", 30), Column("REBALANCES", 10), Column("LAST", 23), Column("CAUSES", 0))
 
 
-def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
-    """Return a group's history from logs alone. `notes` are the notes about the files.
+def history_from_logs(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
+    """Return a group's history from the logs alone. `notes` are the notes about the files.
 
     Raises HistoryUnavailable if no line is about a rebalance of the group.
     """
     entries, unnamed = entries_of(logs.events)
     if not entries:
-        near = near_names(group_id, logs.groups.keys())
+        near = similar_groups(group_id, logs.groups.keys())
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         raise HistoryUnavailable(f"no line about a rebalance of group {group_id}: {'; '.join(notes)}{meant}")
-    said = [_ALONE, *notes]
+    all_notes = [_ALONE, *notes]
     if any(gap.missing for gap in by_incarnation(entries)) and entries[-1].group_type in BY_EPOCHS:
-        said.insert(1, _NO_ENDS)
+        all_notes.insert(1, _NO_ENDS)
     return History(
-        [*entries], frozenset(), from_start=False, records_read=logs.lines, notes=said, unnamed=unnamed or 0
+        [*entries],
+        frozenset(),
+        from_start=False,
+        records_read=logs.lines,
+        notes=all_notes,
+        unnamed=unnamed or 0,
     )
 
 
-def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> History:
-    """Return a group's history from records and logs together. `notes` are the notes about the files."""
+def history_with_logs(history: History, logs: BrokerLogs, notes: Sequence[str]) -> History:
+    """Add the logs to a group's `history` from records. `notes` are the notes about the files."""
     recorded = [entry for life in by_incarnation(history.entries) for entry in life.entries]
-    kafkas = [entry for entry in recorded if isinstance(entry, HistoryEntry) and entry.observed]
-    if len(kafkas) < len(recorded):
-        ours = "the broker log is ignored: this project's coordinator has the group's complete history"
-        return replace(history, notes=[*history.notes, ours])
+    observed = [entry for entry in recorded if isinstance(entry, HistoryEntry) and entry.observed]
+    if len(observed) < len(recorded):
+        note = "the broker log is ignored: this project's coordinator has the group's complete history"
+        return replace(history, notes=[*history.notes, note])
     logged, _ = entries_of(logs.events)
-    merged = merge(kafkas, logged)
-    said = [*notes, *(merged.notes if logged else ["the broker log has no line about the group"])]
-    return replace(history, entries=[*merged.entries], unread=frozenset(), notes=[*history.notes, *said])
+    merged = merge(observed, logged)
+    all_notes = [*notes, *(merged.notes if logged else ["the broker log has no line about the group"])]
+    return replace(history, entries=[*merged.entries], unread=frozenset(), notes=[*history.notes, *all_notes])
 
 
-def of_logs(report: Report, unnamed: int) -> Report:
-    """Return the report without what logs alone cannot show: moves, idle times and some notes."""
+def report_from_logs(report: Report, unnamed: int) -> Report:
+    """Return the report without moves, idle times and some notes, which do not follow from logs alone."""
     found = [structs.replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
     notes = [note for note in report.notes if not note.startswith((MISSING, OBSERVED))]
     return structs.replace(report, rebalances=found, notes=notes, unnamed=unnamed)
 
 
-def listed_groups(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:
-    """Return the groups with a line since `since_ms`, those with the most rebalances first."""
+def groups_since(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:
+    """Return the groups with a line since `since_ms`. The groups with the most rebalances are first."""
     found = [group for group in logs.groups.values() if since_ms is None or group.last_ms >= since_ms]
     return sorted(found, key=lambda group: (-group.rebalances, group.group_id))
 

@@ -30,9 +30,9 @@ BY_RULE = {
     OVER_SIZE: CauseKind.OVER_SIZE,
 }
 # Rows that begin a rebalance without an entry about a member.
-_ALONE = {"S10": CauseKind.REQUEST_TOO_LARGE}
+_WITHOUT_MEMBER_ENTRY = {"S10": CauseKind.REQUEST_TOO_LARGE}
 
-LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
+UNKNOWN_CAUSE = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
 
 
 def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
@@ -42,24 +42,30 @@ def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
 
 
 def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
-    """Return the cause of `opening` (PreparingRebalance). `before` are earlier entries of its trigger."""
-    about = [(kind, event) for event in before if (kind := kind_of(event.type, event.rule)) is not None]
-    if not about:
+    """Return the cause of `opening`, a PreparingRebalance entry. `before` are the earlier entries of the same
+    request or deadline.
+    """
+    member_events = [
+        (kind, event) for event in before if (kind := kind_of(event.type, event.rule)) is not None
+    ]
+    if not member_events:
         return Cause(
-            kind=(BY_RULE if opening.observed else _ALONE).get(opening.rule, CauseKind.UNKNOWN),
+            kind=(BY_RULE if opening.observed else _WITHOUT_MEMBER_ENTRY).get(
+                opening.rule, CauseKind.UNKNOWN
+            ),
             reason=opening.reason,
             trigger=opening.cause,
             principal=opening.principal,
             member_ids=[opening.member_id] if opening.member_id else [],
             client_reason=opening.client_reason,
         )
-    kind, first = about[0]
+    kind, first = member_events[0]
     return Cause(
         kind=kind,
         reason=opening.reason,
         trigger=opening.cause,
         principal=opening.principal,
-        member_ids=[event.member_id for _, event in about if event.member_id],
+        member_ids=[event.member_id for _, event in member_events if event.member_id],
         group_instance_id=first.group_instance_id,
         client_id=first.client_id,
         client_host=first.client_host,
@@ -68,11 +74,11 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
 
 
 def conversion(entries: Iterable[HistoryEntry]) -> str | None:
-    """Return a sentence about the group's change of protocol in these entries, or None if there is none."""
+    """Return the reason of the GroupConverted entry, or None if the group kept its protocol."""
     return next((event.reason for event in entries if event.type is EntryType.GROUP_CONVERTED), None)
 
 
-_REMOVED_BY_RULE = {
+_REMOVAL_KINDS_BY_RULE = {
     "TM1": CauseKind.SESSION_TIMEOUT,
     "TM2": CauseKind.SESSION_TIMEOUT,
     "TM3": CauseKind.REBALANCE_TIMEOUT,
@@ -81,13 +87,13 @@ _REMOVED_BY_RULE = {
     "SH33": CauseKind.SESSION_TIMEOUT,
     "OB22": CauseKind.MEMBER_GONE,
 }
-_OF_EPOCHS = {
+_EPOCH_KINDS = {
     EntryType.MEMBER_ADDED: CauseKind.MEMBER_JOINED,
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
 }
 _TOPICS_CHANGED_RULES = ("HB53", "DN13", "SH23", "OB27", "OB51")
-_OF_EPOCHS_BY_RULE = {
+_EPOCH_KINDS_BY_RULE = {
     "SH22": CauseKind.PARTITIONS_INITIALIZED,
     "SI11": CauseKind.COORDINATED_ELSEWHERE,
     "SO10": CauseKind.OFFSETS_ALTERED,
@@ -97,19 +103,21 @@ _OF_EPOCHS_BY_RULE = {
 
 
 def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Sequence[HistoryEntry]) -> Cause:
-    """Return the cause of a new epoch. `before` are the earlier entries of its rebalance: those of the same
-    request or deadline name the cause. `news` are entries from before the rebalance that can be its reason.
+    """Return the cause of the new epoch in the entry `bump`.
+
+    `before` are the earlier entries of the rebalance. The ones with the same request or deadline as `bump`
+    name the cause. `news` are entries from before the rebalance that can be its reason.
     """
-    led = [event for event in before if event.cause == bump.cause]
-    about = [event for event in led if event.type in _OF_EPOCHS]
-    first = about[0] if about else bump
-    kind = _epoch_kind(bump, about, led)
+    same_trigger = [event for event in before if event.cause == bump.cause]
+    member_events = [event for event in same_trigger if event.type in _EPOCH_KINDS]
+    first = member_events[0] if member_events else bump
+    kind = _epoch_kind(bump, member_events, same_trigger)
     return Cause(
         kind=kind,
         reason=_reason(bump, kind, [*news, *before]),
         trigger=bump.cause,
         principal=bump.principal,
-        member_ids=[event.member_id for event in about or [bump] if event.member_id],
+        member_ids=[event.member_id for event in member_events or [bump] if event.member_id],
         group_instance_id=first.group_instance_id,
         client_id=first.client_id,
         client_host=first.client_host,
@@ -118,18 +126,18 @@ def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Seq
 
 
 def _reason(bump: HistoryEntry, kind: CauseKind, before: Sequence[HistoryEntry]) -> str:
-    """Return the reason of a new epoch. For some kinds it is in earlier entries, of other requests."""
+    """Return the reason of a new epoch. For some kinds, earlier entries of other requests have the reason."""
     sentences: list[str] = []
     if kind is CauseKind.TOPICS_CHANGED:
         sentences = [event.reason for event in before if event.type is EntryType.TOPICS_CHANGED]
     if kind is CauseKind.PARTITIONS_INITIALIZED:
         done = [event for event in before if event.type is EntryType.SHARE_PARTITIONS_INITIALIZED]
-        sentences = [_ready(event) for event in done]
+        sentences = [_initialized_text(event) for event in done]
     return "; ".join(dict.fromkeys(sentences)) or bump.reason
 
 
-def _ready(event: HistoryEntry) -> str:
-    """Return `2 partitions ready 20 ms after the request: orders 0-1`."""
+def _initialized_text(event: HistoryEntry) -> str:
+    """Return a text such as `2 partitions ready 20 ms after the request: orders 0-1`."""
     ready = count(sum(map(len, (event.partitions or {}).values())), "partition")
     after = "" if event.took_ms is None else f" {duration_text(event.took_ms)} after the request"
     return f"{ready} ready{after}: {partitions_text(event.partitions or {})}"
@@ -137,18 +145,20 @@ def _ready(event: HistoryEntry) -> str:
 
 def kind_of_member(type_: EntryType, rule: str) -> CauseKind:
     """Return the kind of cause of an entry about a member with this type and row."""
-    return _REMOVED_BY_RULE.get(rule, _OF_EPOCHS.get(type_, CauseKind.UNKNOWN))
+    return _REMOVAL_KINDS_BY_RULE.get(rule, _EPOCH_KINDS.get(type_, CauseKind.UNKNOWN))
 
 
-def _epoch_kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[HistoryEntry]) -> CauseKind:
+def _epoch_kind(
+    bump: HistoryEntry, member_events: Sequence[HistoryEntry], same_trigger: Sequence[HistoryEntry]
+) -> CauseKind:
     if bump.rule in _TOPICS_CHANGED_RULES:
         return CauseKind.TOPICS_CHANGED
-    if about:
-        return kind_of_member(about[0].type, about[0].rule)
-    if bump.rule in _OF_EPOCHS_BY_RULE:
-        return _OF_EPOCHS_BY_RULE[bump.rule]
+    if member_events:
+        return kind_of_member(member_events[0].type, member_events[0].rule)
+    if bump.rule in _EPOCH_KINDS_BY_RULE:
+        return _EPOCH_KINDS_BY_RULE[bump.rule]
     if bump.member_id is not None:
         is_streams = bump.group_type == STREAMS
         return CauseKind.MEMBER_CHANGED if is_streams else CauseKind.SUBSCRIPTION_CHANGED
-    is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in led)
+    is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in same_trigger)
     return CauseKind.PATTERN_RESOLVED if is_resolved else CauseKind.UNKNOWN

@@ -1,9 +1,9 @@
-"""Explains by clients' metrics (KIP-714) why members left, were removed, or were waited for, and reads
-the metrics.
+"""Reads clients' metrics (KIP-714), which explain why members left, were removed, or were slow to join.
 
-A client reports how many whole seconds ago it polled. A push after such a moment whose last poll was before
-it shows the last poll before the moment. A push from before the moment does not, because the client may have
-polled after the push, unless the client leaves because its poll timeout has expired.
+A client reports how many whole seconds ago it polled. A push from after the moment when the member left shows
+the last poll before the moment, if the client has not polled since. A push from before the moment does not
+show it, because the client may have polled after the push. The exception is a client that leaves because its
+poll timeout has expired.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from kafka_why.contract.telemetry import (
 )
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
+from kafka_why.why.model import CauseKind, ClientMetrics, ClientRole, Rebalance
 from kafka_why.why.segments import JOINS, REMOVALS
 from kafka_why.wording import Lines, Names, duration_text
 
@@ -37,7 +37,7 @@ SLOWEST = 3
 LEAST_WAIT_MS = 1_000
 """A member that joined within this time does not count as awaited."""
 
-# The members of these causes are gone; those of all other causes are still in the group.
+# Causes whose members are no longer in the group.
 _GONE = (
     CauseKind.MEMBER_LEFT,
     CauseKind.SESSION_TIMEOUT,
@@ -60,7 +60,9 @@ class Push(NamedTuple):
     metrics: Mapping[str, float]
 
     def time_of(self, metric: str) -> int | None:
-        """Return the latest possible time of an event, whose age the metric gives in whole seconds."""
+        """Return the latest possible time of the event whose age is the value of `metric`, in whole seconds,
+        or None if the push does not have the metric.
+        """
         ago_s = self.metrics.get(metric)
         return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
 
@@ -68,22 +70,22 @@ class Push(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """The pushes of a group's members in the order of time, and the `max.poll.interval.ms` of removed members
-    if it is known.
+    where it is known.
     """
 
     pushes: Mapping[MemberId, Sequence[Push]] = field(default_factory=dict)
     poll_intervals_ms: Mapping[MemberId, int] = field(default_factory=dict)
 
 
-NOTHING_SAID = Telemetry()
+NO_TELEMETRY = Telemetry()
 
 
 class _Moment(NamedTuple):
-    """A moment that a client's metrics may explain. `leaves`: the client itself left the group, for
+    """A moment that a client's metrics may explain. If `leaves`, the client itself left the group, for
     `reason`.
     """
 
-    about: About
+    about: ClientRole
     member_id: MemberId
     at_ms: int
     leaves: bool = False
@@ -91,56 +93,54 @@ class _Moment(NamedTuple):
 
     @property
     def is_of_poll_timeout(self) -> bool:
-        """Return True if the client left because its poll timeout had expired."""
+        """True if the client left because its poll timeout had expired."""
         return self.reason is not None and _POLL_TIMEOUT in self.reason
 
-    def is_explained_by(self, said: ClientSaid) -> bool:
-        """Return True if these metrics explain the moment. Clients leave for many reasons, so the metrics of
-        a client that left count only if its last poll was too long ago.
+    def is_explained_by(self, metrics: ClientMetrics) -> bool:
+        """Return True if `metrics` explain the moment. Clients leave for many reasons, so the metrics of a
+        client that left explain it only if its last poll was too long ago.
         """
-        poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
+        poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
         is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
         return not self.leaves or self.is_of_poll_timeout or is_late
 
 
-def with_clients_said(found: Sequence[Rebalance], telemetry: Telemetry) -> list[Rebalance]:
+def with_client_metrics(found: Sequence[Rebalance], telemetry: Telemetry) -> list[Rebalance]:
     """Return the rebalances with their clients' metrics."""
     if not telemetry.pushes:
         return list(found)
-    return [replace(r, clients_said=list(_said(r, telemetry))) for r in found]
+    return [replace(r, clients_said=list(_client_metrics(r, telemetry))) for r in found]
 
 
-def _said(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientSaid]:
+def _client_metrics(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientMetrics]:
     for moment in _moments(r):
-        said = _about(moment, telemetry)
-        if said is not None and moment.is_explained_by(said):
-            yield said
+        metrics = _metrics_about(moment, telemetry)
+        if metrics is not None and moment.is_explained_by(metrics):
+            yield metrics
 
 
 def _moments(r: Rebalance) -> Iterator[_Moment]:
-    """Yield the moments that clients' metrics may explain: members left, were removed, or were slow to
-    join.
-    """
+    """Yield the moments at which members left, were removed, or were waited for."""
     gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
     leaves = r.cause.kind is CauseKind.MEMBER_LEFT
     for member_id in r.cause.member_ids if gone else ():
-        yield _Moment(About.CAUSE, member_id, r.began_ms, leaves, r.cause.client_reason)
+        yield _Moment(ClientRole.CAUSE, member_id, r.began_ms, leaves, r.cause.client_reason)
     for removed in r.removed:
         if removed.member_id not in gone:
             gone.add(removed.member_id)
             at_ms = r.began_ms + removed.after_ms
             leaves = _LEFT in removed.reason
-            yield _Moment(About.REMOVED, removed.member_id, at_ms, leaves, removed.client_reason)
+            yield _Moment(ClientRole.REMOVED, removed.member_id, at_ms, leaves, removed.client_reason)
     joined = {joined.member_id: joined.after_ms for joined in r.joined}
     waits = [(joined.get(member_id), member_id) for member_id in r.waited_for if member_id not in gone]
     slow = [(ms, member_id) for ms, member_id in waits if ms is None or ms >= LEAST_WAIT_MS]
     slow.sort(key=lambda wait: float("-inf") if wait[0] is None else -wait[0])
     for _, member_id in slow[:SLOWEST]:
-        yield _Moment(About.AWAITED, member_id, r.began_ms)
+        yield _Moment(ClientRole.AWAITED, member_id, r.began_ms)
 
 
-def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
-    """Return the metrics of the member's client that are about the moment, or None if there are none."""
+def _metrics_about(moment: _Moment, telemetry: Telemetry) -> ClientMetrics | None:
+    """Return the metrics of the member's client at the moment, or None if unknown."""
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
     before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
@@ -148,12 +148,12 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
     after = [push for push in later if _shows(push, LAST_POLL, moment)]
     if after:
         return _certain(moment, after, interval_ms)
-    if before is None or moment.about is About.AWAITED:
+    if before is None or moment.about is ClientRole.AWAITED:
         return None  # earlier metrics do not explain why a member was slow
     is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
     if moment.is_of_poll_timeout and is_within:
         return _certain(moment, [before], interval_ms)
-    return ClientSaid(
+    return ClientMetrics(
         about=moment.about,
         member_id=moment.member_id,
         said_before_ms=moment.at_ms - before.at_ms,
@@ -165,19 +165,21 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
     )
 
 
-def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientSaid:
-    """Return the metrics from pushes that show the last poll before the moment. The earliest time that they
-    allow is the best estimate, because pushes arrive with a delay. Half a second is added because clients
-    report whole seconds. A client that left because of its poll interval had not polled for at least as long.
+def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientMetrics:
+    """Return the metrics from pushes that show the last poll before the moment.
+
+    The earliest time of the poll in any push is the best estimate, because pushes arrive with a delay. Half a
+    second is added because clients report whole seconds. A client that left because its poll timeout had
+    expired had not polled for at least `interval_ms`.
     """
     push = pushes[0]
-    polls_ms = [poll_ms for one in pushes if (poll_ms := one.time_of(LAST_POLL)) is not None]
+    polls_ms = [poll_ms for push in pushes if (poll_ms := push.time_of(LAST_POLL)) is not None]
     poll_ms = moment.at_ms - min(polls_ms) + _SECOND_MS // 2 if polls_ms else None
     if moment.is_of_poll_timeout and poll_ms is not None and interval_ms is not None:
         poll_ms = max(poll_ms, interval_ms)
     is_later = push.at_ms > moment.at_ms
     beats = is_later and _shows(push, LAST_HEARTBEAT, moment)
-    return ClientSaid(
+    return ClientMetrics(
         about=moment.about,
         member_id=moment.member_id,
         said_before_ms=moment.at_ms - push.at_ms,
@@ -190,7 +192,7 @@ def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Return True if a push shows that the event last happened before the moment."""
+    """Return True if the last event that `metric` reports was before the moment."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
@@ -200,48 +202,50 @@ def _before(moment: _Moment, at_ms: int | None) -> int | None:
 
 
 _WHEN = {
-    About.CAUSE: "before",
-    About.REMOVED: "before it was removed",
-    About.AWAITED: "before the rebalance began",
+    ClientRole.CAUSE: "before",
+    ClientRole.REMOVED: "before it was removed",
+    ClientRole.AWAITED: "before the rebalance began",
 }
 
 
-def client_lines(r: Rebalance, names: Names, *abouts: About) -> Lines:
+def client_lines(r: Rebalance, names: Names, *roles: ClientRole) -> Lines:
     """Yield the lines about clients' metrics for these kinds of moments in a rebalance."""
-    for said in r.clients_said:
-        if said.about in abouts:
-            is_named = said.about is not About.CAUSE or len(r.cause.member_ids) > 1
-            name = f"{names.of(said.member_id)}: " if is_named else ""
-            sentence = _certain_sentence(said) if said.is_certain else _earlier(said)
-            yield "client", f"{name}{sentence}{_interval(said)}"
+    for metrics in r.clients_said:
+        if metrics.about in roles:
+            is_named = metrics.about is not ClientRole.CAUSE or len(r.cause.member_ids) > 1
+            name = f"{names.of(metrics.member_id)}: " if is_named else ""
+            sentence = _certain_sentence(metrics) if metrics.is_certain else _earlier(metrics)
+            yield "client", f"{name}{sentence}{_interval(metrics)}"
 
 
-def _certain_sentence(said: ClientSaid) -> str:
-    when = _WHEN[said.about]
-    assert said.last_poll_before_ms is not None, "the last poll is certain"
-    text = f"its last poll was {_seconds(said.last_poll_before_ms)} {when}"
-    if said.last_heartbeat_before_ms is not None:
-        text += f", its last heartbeat {_seconds(said.last_heartbeat_before_ms)} {when}"
+def _certain_sentence(metrics: ClientMetrics) -> str:
+    when = _WHEN[metrics.about]
+    assert metrics.last_poll_before_ms is not None, "the last poll is certain"
+    text = f"its last poll was {_seconds(metrics.last_poll_before_ms)} {when}"
+    if metrics.last_heartbeat_before_ms is not None:
+        text += f", its last heartbeat {_seconds(metrics.last_heartbeat_before_ms)} {when}"
     return text
 
 
-def _earlier(said: ClientSaid) -> str:
-    """Return a sentence about metrics that a client pushed before the moment; it may have polled since."""
+def _earlier(metrics: ClientMetrics) -> str:
+    """Return a sentence about metrics from before the moment. The client may have polled since."""
     parts = []
-    if said.last_poll_before_ms is not None:
-        parts.append(f"its last poll was {_seconds(said.last_poll_before_ms - said.said_before_ms)} ago")
-    if said.last_heartbeat_before_ms is not None:
-        ago = _seconds(said.last_heartbeat_before_ms - said.said_before_ms)
+    if metrics.last_poll_before_ms is not None:
+        parts.append(
+            f"its last poll was {_seconds(metrics.last_poll_before_ms - metrics.said_before_ms)} ago"
+        )
+    if metrics.last_heartbeat_before_ms is not None:
+        ago = _seconds(metrics.last_heartbeat_before_ms - metrics.said_before_ms)
         parts.append(f"its last heartbeat {'' if parts else 'was '}{ago} ago")
-    if said.last_poll_before_ms is None and said.poll_idle_ratio is not None:
-        parts.append(f"{said.poll_idle_ratio:.0%} of its time was in poll()")
+    if metrics.last_poll_before_ms is None and metrics.poll_idle_ratio is not None:
+        parts.append(f"{metrics.poll_idle_ratio:.0%} of its time was in poll()")
     listed = ", ".join(parts) or "nothing about its polls"
-    return f"{_seconds(said.said_before_ms)} {_WHEN[said.about]} it reported: {listed}"
+    return f"{_seconds(metrics.said_before_ms)} {_WHEN[metrics.about]} it reported: {listed}"
 
 
-def _interval(said: ClientSaid) -> str:
-    """Return the poll interval if the client exceeded it, else ""."""
-    poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
+def _interval(metrics: ClientMetrics) -> str:
+    """Return a text with max.poll.interval.ms, or "" if the client did not exceed it."""
+    poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
     if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
         return ""
     return f"; max.poll.interval.ms is {_seconds(interval_ms)}"
@@ -265,7 +269,7 @@ def read_telemetry(
     """Return the metrics pushed since shortly before the first of these entries. Raises KafkaError."""
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
-        return NOTHING_SAID  # observers and coordinators of earlier versions have no such topic
+        return NO_TELEMETRY  # observers and coordinators of earlier versions have no such topic
     pushes: dict[MemberId, list[Push]] = {}
     for member_id, push in _pushes(reader, partition, group_id, entries[0].at_ms - LOOKBACK_MS):
         pushes.setdefault(member_id, []).append(push)
@@ -283,20 +287,20 @@ def _pushes(
     reader.start(at={partition: first})
     for record in reader.read_to(ends):
         if record.value is not None and is_of_group(record.key, group_id):
-            said = decode_telemetry(record.value)
-            if said is not None:
-                yield said.member_id, Push(record.timestamp, said.metrics)
+            push = decode_telemetry(record.value)
+            if push is not None:
+                yield push.member_id, Push(record.timestamp, push.metrics)
 
 
 def _joins_of_removed(
-    entries: Sequence[AnyHistoryEntry], said: Mapping[MemberId, object]
+    entries: Sequence[AnyHistoryEntry], pushes: Mapping[MemberId, object]
 ) -> dict[MemberId, str]:
     """Return the id of the last join request of each removed member that pushed metrics."""
     joins: dict[MemberId, str] = {}
     removed: dict[MemberId, str] = {}
     for entry in entries:
         member_id = entry.member_id if isinstance(entry, HistoryEntry) else None
-        if member_id is None or member_id not in said:
+        if member_id is None or member_id not in pushes:
             continue
         if entry.type in JOINS:
             joins[member_id] = entry.cause
@@ -308,8 +312,8 @@ def _joins_of_removed(
 def _poll_intervals_ms(
     reader: TopicReader, requests_topic: str, joins: Mapping[MemberId, str]
 ) -> dict[MemberId, int]:
-    """Return the poll interval of each member, from its join: Kafka's clients send max.poll.interval.ms as
-    their rebalance timeout.
+    """Return each member's max.poll.interval.ms, which Kafka's clients send as the rebalance timeout of a
+    join. `joins` has the ids of the members' join requests.
     """
     found: dict[MemberId, int] = {}
     for member_id, request_id in joins.items():
@@ -324,7 +328,9 @@ def _poll_intervals_ms(
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """Return the request with this number in a record, or None if the topic no longer has the record."""
+    """Return the request at `number` in the pack at `offset`, or None if the topic no longer has the
+    record.
+    """
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

@@ -2,7 +2,14 @@
 progress of each member to its target assignment.
 """
 
-from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
+from kafka_why.why.model import (
+    AwaitedPartitions,
+    CauseKind,
+    EpochChange,
+    Progress,
+    Rebalance,
+    RebalanceOutcome,
+)
 from kafka_why.wording import (
     MAX_MEMBERS,
     Lines,
@@ -35,41 +42,40 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
         yield "target", _target(r.epochs[0])
     elif r.epochs:
         for new in r.epochs:
-            what = f"{new.cause.kind}{_of(new, names)}; target {_target(new)}"
+            what = f"{new.cause.kind}{_cause_suffix(new, names)}; target {_target(new)}"
             yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
-    yield from _of_share_group(r, names)
-    progress = sorted(r.progress, key=lambda one: not one.revoked)
-    texts = [(one, text) for one in progress if (text := _progress_text(one, r, names))]
-    yield from member_listing("members", [(names.of(one.member_id), text) for one, text in texts])
+    yield from _share_group_lines(r, names)
+    progress = sorted(r.progress, key=lambda member: not member.revoked)
+    texts = [(member, text) for member in progress if (text := _progress_text(member, r, names))]
+    yield from member_listing("members", [(names.of(member.member_id), text) for member, text in texts])
 
 
-def _of_share_group(r: Rebalance, names: Names) -> Lines:
-    """Yield what newcomers waited for, and the member whose heartbeat brought it to the target last."""
+def _share_group_lines(r: Rebalance, names: Names) -> Lines:
+    """Yield how long new members waited for a target, and the member that reached its target last."""
     waits = [text for new in r.epochs if (text := _first_target(new, names))]
     yield from listing("waits", waits[:MAX_MEMBERS], len(waits) - MAX_MEMBERS)
     target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
-    settled = next((one.settled_after_ms for one in r.progress if one.member_id == r.last), None)
+    settled = next((member.settled_after_ms for member in r.progress if member.member_id == r.last), None)
     if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:
         after = duration_text(settled - target_ms)
         yield "last", f"{names.of(r.last)}: its heartbeat came {after} after the target was computed"
 
 
 def _first_target(new: EpochChange, names: Names) -> str:
-    """Return `B joined 200 ms after the last assignment, so its first target took 4.8 s`, or "" if a newcomer
-    got its first target at once.
+    """Return a text such as `B joined 200 ms after the last assignment, so its first target took 4.8 s`, or
+    "" if the new member got its first target at once.
     """
     since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
     if since_ms is None or target_ms is None or target_ms <= new.after_ms:
         return ""
     if new.cause.kind is not CauseKind.MEMBER_JOINED:
         return ""
-    joined = (
-        f"{_of(new, names).removeprefix(': ')} joined {duration_text(since_ms)} after the last assignment"
-    )
+    members = _cause_suffix(new, names).removeprefix(": ")
+    joined = f"{members} joined {duration_text(since_ms)} after the last assignment"
     return f"{joined}, so its first target took {duration_text(target_ms - new.after_ms)}"
 
 
-def _of(change: EpochChange, names: Names) -> str:
+def _cause_suffix(change: EpochChange, names: Names) -> str:
     if change.cause.kind in _WITHOUT_MEMBER:
         return f" ({names.put_in(change.cause.reason)})"
     return f": {shortened([names.of(m) for m in change.cause.member_ids])}"
@@ -85,26 +91,26 @@ def _target(change: EpochChange) -> str:
     return f"computed {when}{by}{changed}"
 
 
-def _progress_text(one: Progress, r: Rebalance, names: Names) -> str:
+def _progress_text(member: Progress, r: Rebalance, names: Names) -> str:
     """Return a member's progress: `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
     parts = []
-    is_gone = any(gone.member_id == one.member_id for gone in r.removed)
-    if one.revoked:
-        revoked = partitions_text(one.revoked)
-        if one.revoking_ms is not None:
-            parts.append(f"gave up {revoked} in {duration_text(one.revoking_ms)}")
+    is_gone = any(gone.member_id == member.member_id for gone in r.removed)
+    if member.revoked:
+        revoked = partitions_text(member.revoked)
+        if member.revoking_ms is not None:
+            parts.append(f"gave up {revoked} in {duration_text(member.revoking_ms)}")
         elif is_gone:
             parts.append(f"did not give up {revoked}")
         else:
             parts.append(f"has to give up {revoked}")
-    if one.waited_for:
-        awaited = " and ".join(_awaited(over, names) for over in one.waited_for)
+    if member.waited_for:
+        awaited = " and ".join(_awaited_text(partitions, names) for partitions in member.waited_for)
         waits = "waited in vain" if is_gone else "waits"
-        waited = waits if one.waiting_ms is None else f"waited {duration_text(one.waiting_ms)}"
+        waited = waits if member.waiting_ms is None else f"waited {duration_text(member.waiting_ms)}"
         parts.append(f"{waited} for {awaited}")
     return "; ".join(parts)
 
 
-def _awaited(over: HandedOver, names: Names) -> str:
-    whose = "" if over.of_member_id is None else f" of {names.of(over.of_member_id)}"
-    return f"{partitions_text(over.partitions)}{whose}"
+def _awaited_text(awaited: AwaitedPartitions, names: Names) -> str:
+    whose = "" if awaited.of_member_id is None else f" of {names.of(awaited.of_member_id)}"
+    return f"{partitions_text(awaited.partitions)}{whose}"

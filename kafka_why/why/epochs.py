@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import SHARE, STREAMS, ConsumerGroupState, EntryType, HistoryEntry
-from kafka_why.why.causes import LOST, cause_of_epoch, conversion
+from kafka_why.why.causes import UNKNOWN_CAUSE, cause_of_epoch, conversion
 from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
-from kafka_why.why.reconciling import Reconciling
+from kafka_why.why.reconciling import ReconciliationTracker
 from kafka_why.why.segments import IncarnationHistory, TopicNames, joined_in, removed_in
 
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
@@ -21,7 +21,7 @@ _ENDS = {
     EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
 }
 _NEWS = (EntryType.TOPICS_CHANGED, EntryType.SHARE_PARTITIONS_INITIALIZED)
-_OF_A_TARGET = (
+_TARGET_TYPES = (
     EntryType.GROUP_EPOCH_BUMPED,
     EntryType.TARGET_ASSIGNMENT_COMPUTED,
     EntryType.MEMBER_RECONCILED,
@@ -33,10 +33,10 @@ _OF_A_TARGET = (
 class _Segment:
     """The entries of one rebalance, including all entries of the request or deadline that began it.
 
-    `opening` is None if the beginning is not in the history. `before` is the assignment before the rebalance,
-    or None if unknown. `news` are earlier entries that can be the reason of a new epoch: changed topics,
-    initialized partitions. `last_target_ms` is the time of the previous target assignment, or None if
-    unknown.
+    `opening` is the entry that began the rebalance, or None if it is not in the history. `before` is the
+    assignment before the rebalance, or None if unknown. `news` are earlier entries that can be the reason of
+    a new epoch: changed topics, or initialized partitions. `last_target_ms` is the time of the previous
+    target assignment, or None if unknown.
     """
 
     entries: list[HistoryEntry]
@@ -52,10 +52,10 @@ def rebalances_by_epochs(
 ) -> Iterator[Rebalance]:
     """Yield the rebalances of a phase with epochs. `known` is the state before the phase, and is updated.
 
-    `is_converted`: the group became a classic group after the phase. Only in the last phase can a rebalance
-    be under way.
+    `is_converted` is True if the group became a classic group after the phase. A rebalance can be under way
+    only if `is_last`.
     """
-    cutter = _Cutter(Reconciling(known.holdings))
+    splitter = _RebalanceSplitter(ReconciliationTracker(known.holdings))
     end = (
         RebalanceOutcome.CONVERTED
         if is_converted
@@ -66,32 +66,32 @@ def rebalances_by_epochs(
     expected, topic_names = phase.begins_after + 1, TopicNames()
     for event in map(topic_names.put_in, phase.entries):
         if event.seq != expected and not phase.unread.issuperset(range(expected, event.seq)):
-            yield from cutter.lose_track(phase.incarnation)
+            yield from splitter.lose_track(phase.incarnation)
         expected = event.seq + 1
-        yield from cutter.cut(event, phase.incarnation)
-    yield from cutter.finish(phase.incarnation, end)
-    followed = cutter.following
-    known.holdings = followed.assigned if followed.is_complete else None
+        yield from splitter.add(event, phase.incarnation)
+    yield from splitter.finish(phase.incarnation, end)
+    tracker = splitter.tracker
+    known.holdings = tracker.assigned if tracker.is_complete else None
     known.released = {}
 
 
-class _Cutter:
-    """Divides a phase where rebalances begin and end."""
+class _RebalanceSplitter:
+    """A splitter of a phase into rebalances."""
 
-    def __init__(self, following: Reconciling) -> None:
-        self.following = following
+    def __init__(self, tracker: ReconciliationTracker) -> None:
+        self.tracker = tracker
         self._segment: _Segment | None = None
         self._lead: list[HistoryEntry] = []  # the entries of the last request or deadline
         self._news: list[HistoryEntry] = []
-        self._calm: Holdings | None = None
+        self._before_lead: Holdings | None = None
         self._last_target_ms: int | None = None
 
-    def cut(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+    def add(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
         if self._lead and self._lead[-1].cause != event.cause:
             self._lead = []
-            yield from self._end_at_once(incarnation)
+            yield from self._end_with_request(incarnation)
         if self._can_begin(event) and not self._lead:
-            self._calm = dict(self.following.assigned) if self.following.is_complete else None
+            self._before_lead = dict(self.tracker.assigned) if self.tracker.is_complete else None
         self._lead.append(event)
         if event.type in _NEWS:
             self._news.append(event)
@@ -104,13 +104,13 @@ class _Cutter:
             self._begin(event, [event], None)
         if event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
             self._note_target(event)
-        self.following.apply(event)
+        self.tracker.apply(event)
         if self._segment is not None and event.type in _ENDS:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
     def _can_begin(self, event: HistoryEntry) -> bool:
-        """Return True if the next epoch begins a rebalance. In a share group it does so after each target
-        assignment.
+        """Return True if a new epoch begins a rebalance. In a share group, the first epoch after each target
+        assignment begins one.
         """
         return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
 
@@ -122,30 +122,30 @@ class _Cutter:
             self._news = []
 
     def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
-        """End a rebalance because the next one begins. The entries of the request or deadline that begins the
-        next one are not part of this one.
+        """End the current rebalance because `event` begins the next one. Entries of the same request or
+        deadline move to the next rebalance.
         """
         segment = self._segment
         if segment is None:
             return
         number = 0
-        for event in reversed(self._lead[:-1]):
-            if event.type in _OF_A_TARGET:
+        for earlier in reversed(self._lead[:-1]):
+            if earlier.type in _TARGET_TYPES:
                 break
             number += 1
         if number:
             del segment.entries[-number:]
         self._lead = self._lead[-number - 1 :]
-        yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._calm)
+        yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._before_lead)
 
-    def _end_at_once(self, incarnation: str) -> Iterator[Rebalance]:
-        """End a rebalance that ended with the request that began it, as in a group with one member. The group
-        was Stable before and after the request, so there is no entry of type Stable (GS4). There is one in
-        observed groups (OB26) and in share groups, which are Stable even while their members have no targets
-        (SP25).
+    def _end_with_request(self, incarnation: str) -> Iterator[Rebalance]:
+        """End a rebalance that began and ended with the same request, as in a group with one member. The
+        group was Stable before and after the request, so the history has no Stable entry (GS4).
+
+        Observed groups (OB26) and share groups (SP25) have a Stable entry.
         """
         last = None if self._segment is None else self._segment.entries[-1]
-        if last is None or last.observed or self._is_amid_a_removal(last):
+        if last is None or last.observed or self._is_removal_incomplete(last):
             return
         if last.group_type == SHARE:
             if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
@@ -154,9 +154,9 @@ class _Cutter:
         if last.to_state == ConsumerGroupState.STABLE:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
 
-    def _is_amid_a_removal(self, last: HistoryEntry) -> bool:
-        """Return True if the entry that ends a removal is not read yet: the next epoch, or Empty in a share
-        group. A reader of the topic may have only some of a request's entries.
+    def _is_removal_incomplete(self, last: HistoryEntry) -> bool:
+        """Return True if a member was removed and the new epoch, or Empty in a share group, is not read yet.
+        A reader of the topic may have only some of a request's entries.
         """
         if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
@@ -164,25 +164,25 @@ class _Cutter:
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
         """Return True if the history begins with this entry, in the middle of a rebalance."""
-        return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
+        return not self.tracker.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
-        self._segment = _Segment(entries, opening, self._calm if opening is not None else None)
+        self._segment = _Segment(entries, opening, self._before_lead if opening is not None else None)
         self._segment.news, self._news = self._news, []
         self._segment.last_target_ms = self._last_target_ms
-        self.following.begin()
+        self.tracker.begin()
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
         """End the current rebalance and forget the assignment, because entries are missing."""
-        yield from self._end_at_once(incarnation)
+        yield from self._end_with_request(incarnation)
         if self._segment is not None:
             yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
-        self.following.lose_track()
+        self.tracker.lose_track()
         self._lead, self._news, self._last_target_ms = [], [], None
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
         """End the phase."""
-        yield from self._end_at_once(incarnation)
+        yield from self._end_with_request(incarnation)
         if self._segment is not None:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
             yield self._end(incarnation, outcome, ended_ms)
@@ -194,19 +194,19 @@ class _Cutter:
         ended_ms: int | None,
         after: Holdings | None = None,
     ) -> Rebalance:
-        """Return the rebalance that ends. `after` is the assignment at its end if members have since
-        changed.
+        """Return the current rebalance, which ends. `after` is the assignment at its end if the rebalance is
+        superseded.
         """
         segment, self._segment = self._segment, None
         assert segment is not None
-        if outcome is not RebalanceOutcome.SUPERSEDED and self.following.is_complete:
-            after = self.following.assigned
-        return _rebalance(segment, self.following, incarnation, outcome, ended_ms, after)
+        if outcome is not RebalanceOutcome.SUPERSEDED and self.tracker.is_complete:
+            after = self.tracker.assigned
+        return _rebalance(segment, self.tracker, incarnation, outcome, ended_ms, after)
 
 
 def _rebalance(
     segment: _Segment,
-    following: Reconciling,
+    tracker: ReconciliationTracker,
     incarnation: str,
     outcome: RebalanceOutcome,
     ended_ms: int | None,
@@ -215,7 +215,7 @@ def _rebalance(
     first, last, opening = segment.entries[0], segment.entries[-1], segment.opening
     began_ms = (opening or first).at_ms
     epochs = _epochs(segment, began_ms)
-    progress = following.progress(began_ms)
+    progress = tracker.progress(began_ms)
     settled = [p for p in progress if p.settled_after_ms is not None]
     ended = ended_ms is not None
     return Rebalance(
@@ -224,7 +224,7 @@ def _rebalance(
         began_ms=began_ms,
         ended_ms=ended_ms,
         outcome=outcome,
-        cause=epochs[0].cause if opening is not None else LOST,
+        cause=epochs[0].cause if opening is not None else UNKNOWN_CAUSE,
         from_state=first.from_state,
         generation_from=first.generation if opening is None else opening.generation - 1,
         generation_to=last.generation,
@@ -238,12 +238,12 @@ def _rebalance(
         last=max(settled, key=lambda p: p.settled_after_ms or 0).member_id if settled else None,
         joined=joined_in(segment.entries, began_ms),
         removed=removed_in(segment.entries, began_ms),
-        members=last.members or sorted(following.assigned),
+        members=last.members or sorted(tracker.assigned),
         unsynced=[],
         leader_id=None,
         protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
         moves=_moves(segment.before, after, last.group_type) if ended else None,
-        idle=following.idle() if ended and segment.before is not None else None,
+        idle=tracker.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
         has_tasks=last.group_type == STREAMS,

@@ -1,4 +1,4 @@
-"""Follows a group: shows each new entry as a line, and explains each rebalance when it is over."""
+"""Follows a group: shows each new entry as a line, and each rebalance after it has ended."""
 
 import threading
 import time
@@ -45,9 +45,10 @@ _RETRY_S = 1.0
 
 
 class Follower:
-    """Shows the new entries and rebalances of a group after a report on `history`. Their numbers continue
-    those of the report, which omits rebalances that ended before `since_ms`. `show` prints text; if
-    `show_json` is given, it prints objects instead.
+    """A printer of a group's new entries and rebalances, after a report on `history`.
+
+    The numbers of the rebalances continue those of the report, which omits rebalances that ended before
+    `since_ms`. `show` prints text. If `show_json` is given, it prints objects instead.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Follower:
         self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in over)
 
     def run(self, stop: threading.Event) -> None:
-        """Show new entries until `stop` is set. Retries while the brokers cannot be reached."""
+        """Show new entries until `stop` is set. Retry while the brokers cannot be reached."""
         warning = OutageWarning("reading the group")
         while not stop.is_set():
             try:

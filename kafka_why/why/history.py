@@ -25,7 +25,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_groups
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import Record, TopicReader
-from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, read_telemetry
+from kafka_why.why.client_telemetry import NO_TELEMETRY, Telemetry, read_telemetry
 from kafka_why.why.segments import generation_before
 
 _LIST_TIMEOUT_MS = 30_000
@@ -42,18 +42,18 @@ class HistoryUnavailable(RuntimeError):
 class History:
     """The entries of a group. Some may be duplicates.
 
-    `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
-    `from_start`: the entries begin with the first retained entry. `records_read` counts all records that were
-    read to find the entries, including those of other groups. `telemetry` has the metrics of the members'
-    clients. `notes` are about the source. If brokers' logs are the only source, `unnamed` is the number of
-    members that no line names, else None.
+    `unread` has the (incarnation, seq) of the entries that were not read because nothing depends on them. If
+    `from_start`, the first of the entries is the first retained one. `records_read` counts all records that
+    were read to find the entries, including other groups' records. `telemetry` has the metrics of the
+    members' clients. `notes` are about the source. If brokers' logs are the only source, `unnamed` is the
+    number of members that no line names, else None.
     """
 
     entries: list[AnyHistoryEntry]
     unread: frozenset[tuple[str, int]]
     from_start: bool
     records_read: int = 0
-    telemetry: Telemetry = NOTHING_SAID
+    telemetry: Telemetry = NO_TELEMETRY
     notes: Sequence[str] = ()
     unnamed: int | None = None
 
@@ -77,9 +77,9 @@ def read_history(
 ) -> History:
     """Return the entries of a group up to the end of the log at the time of the call.
 
-    These are all retained entries or, with `since_ms`, the ones needed for a report of rebalances that ended
-    at or after that time. Raises HistoryUnavailable if the group is unknown or none of its entries is
-    retained, and KafkaError if no broker responds.
+    With `since_ms`, return only the entries needed for a report on the rebalances that ended at or after that
+    time. Raises HistoryUnavailable if the group is unknown or none of its entries is retained, and KafkaError
+    if no broker responds.
     """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
@@ -104,19 +104,19 @@ def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str)
 
 
 def why_nothing(group_id: str, groups: Collection[str]) -> str:
-    """Return the message for a group without history; `groups` are the existing groups."""
+    """Return the message that a group has no history. `groups` are the existing groups."""
     if group_id in groups:
         return f"group {group_id} exists, but its whole history is older than the events topic's retention"
-    near = near_names(group_id, groups)
+    near = similar_groups(group_id, groups)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     return f"group {group_id} is unknown: it does not exist and is not in the retained history{meant}"
 
 
-def near_names(group_id: str, groups: Collection[str]) -> list[str]:
+def similar_groups(group_id: str, groups: Collection[str]) -> list[str]:
     """Return existing group ids that are similar to `group_id` or contain it, the most similar first."""
     close = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_NEAR_NAMES)
-    holding = [name for name in sorted(groups) if group_id.lower() in name.lower()]
-    return list(dict.fromkeys([*close, *holding]))[:_MAX_NEAR_NAMES]
+    containing = [name for name in sorted(groups) if group_id.lower() in name.lower()]
+    return list(dict.fromkeys([*close, *containing]))[:_MAX_NEAR_NAMES]
 
 
 class _GroupLog:
@@ -158,7 +158,7 @@ class _GroupLog:
 
 
 def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
-    """Yield the entry in a record, or nothing if it cannot be decoded or is not about a group."""
+    """Yield the entry in a record's `value`, or nothing if it cannot be decoded or is not about a group."""
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:
@@ -229,11 +229,11 @@ class GroupLog(Protocol):
     def end(self) -> int: ...
 
     def offset_at(self, at_ms: int) -> int:
-        """Return the first offset with a timestamp at or after `at_ms`, or `end` if there is none."""
+        """Return the offset of the first record stamped at or after `at_ms`, or `end`."""
         ...
 
     def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
-        """Yield the group's entries from offset `first` to before `end`, and read only as far as needed."""
+        """Yield the group's entries from offset `first` to before `end`, lazily."""
         ...
 
     def view(self) -> GroupSnapshot | None:
@@ -244,11 +244,11 @@ class GroupLog(Protocol):
 def entries_since(log: GroupLog, since_ms: int) -> History:
     """Return the entries needed for a report of the rebalances that ended at or after `since_ms`.
 
-    The last two assignments before a rebalance determine what moved in it. Each entry has the time when the
+    A rebalance's moves follow from the last two assignments before it. Each entry has the time when the
     previous rebalance began, so these assignments are found by time. The records between an assignment and
     the next rebalance are read only if a static member returned under another member id.
 
-    All entries are read for a RocketMQ group, for a group with epochs, and if there was no earlier rebalance.
+    All entries are read if the group is a RocketMQ group or has epochs, or had no earlier rebalance.
     """
     low = log.offset_at(since_ms - STAMP_MARGIN_MS)
     found = list(log.entries(low, log.end))
@@ -256,7 +256,7 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
     view = None if found else log.view()
     complete_from_ms = since_ms  # all entries since this time have been found
     while low > log.begin and not _has_assignments_before(found, since_ms):
-        follows = _next(found, view)
+        follows = _following_entry(found, view)
         opening_ms = next(
             (entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None
         )
@@ -264,10 +264,10 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
             # The events that led to this rebalance may be just before it.
             complete_from_ms = opening_ms
             at = min(low, log.offset_at(opening_ms - STAMP_MARGIN_MS))
-            page, _ = _up_to(log.entries(at, low), follows)
+            page, _ = _entries_before(log.entries(at, low), follows)
         else:
             at, complete_from_ms = _further_back(log, low, _last_rebalance_at_ms(found, view))
-            page, left_out = _up_to(log.entries(at, low), follows, _member_ids(found, view))
+            page, left_out = _entries_before(log.entries(at, low), follows, _member_ids(found, view))
             unread |= left_out
         found = [*page, *found]
         low = at
@@ -275,10 +275,10 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
 
 
 def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
-    """Return the first offset to read next, and the time since which all entries are then found.
+    """Return the offset from which to read next, and the time since which all entries are found after that.
 
-    The offset is that of the rebalance that began at `rebalance_ms`, or of the first retained entry if that
-    time is None or not before the offset `low`.
+    The offset is the one of the rebalance that began at `rebalance_ms`. It is `log.begin` if `rebalance_ms`
+    is None or the rebalance is not before the offset `low`.
     """
     at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
     return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
@@ -301,8 +301,10 @@ def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | No
     return found[0].last_rebalance_at_ms if isinstance(found[0], HistoryEntry) else None
 
 
-class _Next(NamedTuple):
-    """The entry that follows the searched ones: its name, and the group's state and generation before it."""
+class _FollowingEntry(NamedTuple):
+    """The entry after the entries to search: its incarnation and seq, and the group's state and generation
+    before it.
+    """
 
     incarnation: str
     seq: int
@@ -310,17 +312,21 @@ class _Next(NamedTuple):
     generation: int
 
 
-def _next(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _Next | None:
+def _following_entry(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _FollowingEntry | None:
     if not found:
-        return None if view is None else _Next(view.incarnation, view.seq + 1, view.state, view.generation)
+        return (
+            None
+            if view is None
+            else _FollowingEntry(view.incarnation, view.seq + 1, view.state, view.generation)
+        )
     first = found[0]
     if isinstance(first, HistoryEntry):
-        return _Next(first.incarnation, first.seq, first.from_state, generation_before(first))
-    return _Next(first.incarnation, first.seq, "", 0)
+        return _FollowingEntry(first.incarnation, first.seq, first.from_state, generation_before(first))
+    return _FollowingEntry(first.incarnation, first.seq, "", 0)
 
 
 def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
-    """Return a set that has all members before the known entries, or None if they are unknown."""
+    """Return a set that includes all members before the entries `found`, or None if unknown."""
     if not found:
         return None if view is None else frozenset(member.member_id for member in view.members)
     for place, entry in enumerate(found):
@@ -335,13 +341,15 @@ def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> fro
     return None
 
 
-def _up_to(
-    entries: Iterable[AnyHistoryEntry], follows: _Next | None, member_ids: frozenset[str] | None = None
+def _entries_before(
+    entries: Iterable[AnyHistoryEntry],
+    follows: _FollowingEntry | None,
+    member_ids: frozenset[str] | None = None,
 ) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
-    """Return the entries before `follows`, and the names of entries that need not be read.
+    """Return the entries before `follows`, and the (incarnation, seq) of entries that need not be read.
 
-    If the last rebalance before `follows` assigned partitions only to `member_ids` (None if unknown), the
-    entries after that rebalance need not be read.
+    The entries between the last rebalance and `follows` need not be read if the rebalance assigned partitions
+    only to `member_ids` (None if unknown).
     """
     page: list[AnyHistoryEntry] = []
     for entry in entries:
@@ -357,9 +365,9 @@ def _up_to(
     return page, set()
 
 
-def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
-    """Return True if this entry ends the last rebalance before `follows`: each rebalance forms one
-    generation.
+def _is_last_end(entry: HistoryEntry, follows: _FollowingEntry) -> bool:
+    """Return True if this entry ends the last rebalance before `follows`. Each rebalance forms a generation,
+    so the entry has the generation that the group has before `follows`.
     """
     is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
     is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
@@ -367,7 +375,7 @@ def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
 
 
 def _holders(end: HistoryEntry) -> set[str] | None:
-    """Return the members with an assignment at the end of a rebalance, or None if the entry has none."""
+    """Return the members with an assignment at the end of a rebalance, or None if unknown."""
     if end.type is EntryType.EMPTY:
         return set()
     return None if end.assignments is None else set(end.assignments)

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class LiveHistory:
-    """New entries on the events topic of a coordinator of this project, or of an observer."""
+    """A source of new entries on the events topic of this project's coordinator or of an observer."""
 
     interval_s = 0.0  # `more` itself waits for records
 
@@ -54,10 +54,10 @@ class LiveHistory:
 
 
 class LiveOffsetsTopic:
-    """New entries on the group's partition of `__consumer_offsets`. A classic group is also polled by
-    DescribeGroups, because its records show a rebalance only when it is over.
+    """A source of new entries on the group's partition of `__consumer_offsets`.
 
-    `history` has the entries up to the start. Raises HistoryUnavailable and KafkaError.
+    A classic group is also polled by DescribeGroups, because its records show a rebalance only after the
+    rebalance is over. `history` has the entries up to the start. Raises HistoryUnavailable and KafkaError.
     """
 
     interval_s = 0.5
@@ -87,12 +87,12 @@ class LiveOffsetsTopic:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller = None
         asked_ms, passed = now_ms(), walk.next_offset
-        self._topic.read_on(part)
+        self._topic.read_new_records(part)
         self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
         if isinstance(poll, ClassicPoll) and part.group is not None and part.group.classic is not None:
             seen = self._detector.take(poll.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
-                part.sight(seen)
+                part.apply_poll(seen)
         new, part.entries = part.entries, []
         return [*new]
 
@@ -101,11 +101,10 @@ class LiveOffsetsTopic:
 
 
 class BrokersClock:
-    """An estimate of the difference between this machine's clock and the brokers', by the times of
-    records.
+    """An estimate of the difference between this machine's clock and the brokers' clocks.
 
-    A record that a read finds was appended after the previous read. `ahead_ms` is the difference closest to 0
-    with which the times of all records agree.
+    A new record was appended between the previous read and the current read. `ahead_ms` is the difference
+    closest to 0 that agrees with the timestamps of all records.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,7 @@ class BrokersClock:
         return min(max(0, self._least_ms), self._most_ms)
 
     def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
-        """Apply the time of the newest record of a read, or None if the read had no new record."""
+        """Apply the timestamp of the newest record in a read, or None if the read had no new record."""
         if appended_ms is not None and self._before_ms is not None:
             self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
             self._most_ms = min(self._most_ms, answered_ms - appended_ms)
@@ -126,8 +125,8 @@ class BrokersClock:
 
 
 class Polling:
-    """New entries from polls of the group, for principals that may not read `__consumer_offsets`. The first
-    poll is at the start.
+    """A source of new entries from polls of the group, for principals that may not read `__consumer_offsets`.
+    The constructor polls for the first time.
 
     Raises HistoryUnavailable if the group does not exist or the principal may not describe it, and
     KafkaError.
@@ -156,19 +155,19 @@ class Polling:
             self.close()
             groups = {row.group for row in list_broker_groups(client_config)} - {group_id}
             raise HistoryUnavailable(why_nothing(group_id, groups))
-        self.history = History(self._taken(), frozenset(), from_start=False, records_read=0)
+        self.history = History(self._drain_entries(), frozenset(), from_start=False, records_read=0)
 
     @property
     def notes(self) -> list[str]:
-        """The notes about the polls, and about what polls do not show."""
+        """A note with the number of polls and what polls do not show."""
         polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
         return [f"from {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
 
     def more(self) -> list[AnyHistoryEntry]:
         self._poll()
-        return self._taken()
+        return self._drain_entries()
 
-    def _taken(self) -> list[AnyHistoryEntry]:
+    def _drain_entries(self) -> list[AnyHistoryEntry]:
         new, self._polled.entries = self._polled.entries, []
         return [*new]
 
@@ -179,18 +178,18 @@ class Polling:
         self._polled.take(poll, committed, now_ms())
 
     def why_empty(self) -> str:
-        """Return why there is no entry yet."""
+        """Return the reason why there is no entry yet."""
         return f"group {self._group_id} is {self._state}, and the polls saw no change"
 
     def close(self) -> None:
         self._admin.close()
 
 
-WATCH_S = 10
+POLLING_S = 10
 """The time for which a group is polled if it is not followed, in seconds."""
 
 
-def read_at_once(
+def read_with_live_source(
     client_config: ClientConfig,
     group_id: str,
     since_ms: int | None,
@@ -198,15 +197,15 @@ def read_at_once(
     *,
     polls: bool | None,
     follows: bool,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> tuple[History, LiveSource | None]:
-    """Return the history of a group and, if it is followed, the source of its new entries.
+    """Return the history of a group and, if `follows`, the source of its new entries.
 
-    If `polls` is True the group is polled, if None only where `__consumer_offsets` is not readable. `tell` is
-    called with a message before a long wait. Raises HistoryUnavailable, which names the missing right, and
-    KafkaError.
+    If `polls` is True, the group is polled. If `polls` is None, it is polled only if `__consumer_offsets` is
+    not readable. `notify` is called with a message before a long wait. Raises KafkaError, and
+    HistoryUnavailable with the name of the missing right.
     """
-    because: list[str] = []
+    reasons: list[str] = []
     if not polls:
         try:
             if not follows:
@@ -216,24 +215,24 @@ def read_at_once(
         except OffsetsUnreadable as error:
             if polls is False:
                 raise
-            because.append(str(error))
+            reasons.append(str(error))
     try:
         polling = Polling(client_config, group_id)
     except HistoryUnavailable as error:
-        raise HistoryUnavailable("; ".join([*because, str(error)])) from error
+        raise HistoryUnavailable("; ".join([*reasons, str(error)])) from error
     if not follows:
-        tell(f"Polling the group for {WATCH_S} s; --follow continues until Ctrl-C.")
-        _watch(polling, because)
-    return replace(polling.history, notes=[*polling.notes, *because]), polling if follows else None
+        notify(f"Polling the group for {POLLING_S} s; --follow continues until Ctrl-C.")
+        _poll_for_a_while(polling, reasons)
+    return replace(polling.history, notes=[*polling.notes, *reasons]), polling if follows else None
 
 
-def _watch(polling: Polling, because: list[str]) -> None:
-    """Poll for WATCH_S seconds. Raises HistoryUnavailable if there is no entry then."""
-    end_s = time.monotonic() + WATCH_S
+def _poll_for_a_while(polling: Polling, reasons: list[str]) -> None:
+    """Poll for POLLING_S seconds. Raises HistoryUnavailable if the polls saw no change."""
+    end_s = time.monotonic() + POLLING_S
     entries = polling.history.entries
     with closing(polling):
         while time.monotonic() < end_s:
             time.sleep(polling.interval_s)
             entries += polling.more()
         if not entries:
-            raise HistoryUnavailable("; ".join([*because, polling.why_empty()]))
+            raise HistoryUnavailable("; ".join([*reasons, polling.why_empty()]))

@@ -40,8 +40,10 @@ class CauseKind(StrEnum):
 
 
 class RebalanceOutcome(StrEnum):
-    """The end of a rebalance. SUPERSEDED: the next one began before the assignment was made or, in a share
-    group, before each member had it. CONVERTED: the group changed its protocol before the rebalance ended.
+    """The end of a rebalance. CONVERTED: the group changed its protocol before the rebalance ended.
+
+    SUPERSEDED: the next rebalance began before the leader's assignment arrived or, in a share group, before
+    every member had its target assignment.
     """
 
     STABLE = "Stable"
@@ -55,9 +57,8 @@ class RebalanceOutcome(StrEnum):
 class Cause(Struct, frozen=True, kw_only=True):
     """The cause of a rebalance. `trigger` is the id of the request, or the deadline, that caused it.
 
-    `principal` is the principal of the request, or None if it had none. `client_reason` is the reason that
-    the client itself sent (KIP-800), or None. There are several members if one request or deadline removed
-    several.
+    `principal` is the principal of the request, or None. `client_reason` is the reason that the client itself
+    sent (KIP-800), or None. `member_ids` are several if one request or deadline removed several members.
     """
 
     kind: CauseKind
@@ -72,14 +73,14 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Joined(Struct, frozen=True, gc=False):
-    """A member that joined. `after_ms` is the time since the rebalance began, or since the member left."""
+    """A member that joined `after_ms` after the rebalance began."""
 
     member_id: str
     after_ms: int
 
 
 class Removed(Struct, frozen=True, gc=False):
-    """A removed member, or an id that never joined. `after_ms` is the time since the rebalance began."""
+    """A member, or a member id that never joined, that was removed `after_ms` after the rebalance began."""
 
     member_id: str
     after_ms: int
@@ -88,7 +89,9 @@ class Removed(Struct, frozen=True, gc=False):
 
 
 class MemberMoves(Struct, frozen=True, gc=False):
-    """The partitions of one member by topic; `before` and `after` are counts."""
+    """The partitions that one member `gained` and `lost`, by topic. `before` and `after` are its numbers of
+    partitions.
+    """
 
     member_id: str
     before: int
@@ -98,11 +101,11 @@ class MemberMoves(Struct, frozen=True, gc=False):
 
 
 class Moves(Struct, frozen=True, kw_only=True):
-    """The numbers of partitions that changed owners, and each member's changes.
+    """The numbers of partitions that changed owners in a rebalance, and each member's changes.
 
-    `partitions` are assigned afterwards. `kafka_why.why.moves` defines `moved` and `needless`. `fresh` had no
-    owner before, and `released` have no owner afterwards. `needless` is None for a group of the consumer
-    protocol, because its history does not have the subscriptions.
+    `partitions` are assigned after the rebalance. `kafka_why.why.moves` defines `moved` and `needless`.
+    `fresh` partitions had no owner before, and `released` partitions have no owner after it. `needless` is
+    None for a group with epochs, because its history does not have the subscriptions.
     """
 
     partitions: int
@@ -114,7 +117,9 @@ class Moves(Struct, frozen=True, kw_only=True):
 
 
 class Idle(Struct, frozen=True):
-    """Partitions without a consumer during a rebalance, the sum of their times, and the longest time."""
+    """The number of partitions that had no consumer during a rebalance, the sum of the times that they had
+    none, and the longest of these times.
+    """
 
     partitions: int
     partition_ms: int
@@ -122,12 +127,13 @@ class Idle(Struct, frozen=True):
 
 
 class EpochChange(Struct, frozen=True, kw_only=True):
-    """A change of the group epoch. Times are since the beginning of the rebalance.
+    """A change of the group epoch, `after_ms` after the rebalance began.
 
-    `target_after_ms` is the time of the target assignment of this epoch or a later one, or None if there is
-    none yet. `changed_targets` is the number of members whose target this assignment changed. In a share
-    group `last_target_before_ms` is how long before this change the last target was computed, or None if
-    unknown: the next target has to wait for the assignment interval.
+    `target_after_ms` is the time from the beginning of the rebalance until a target assignment of this epoch,
+    or of a later one, was computed, or None if it is not computed yet. `changed_targets` is the number of
+    members whose target it changed. In a share group a new target assignment waits for the assignment
+    interval: `last_target_before_ms` is the time from the last target assignment to this change, or None if
+    unknown.
     """
 
     epoch: int
@@ -139,8 +145,10 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     last_target_before_ms: int | None = None
 
 
-class HandedOver(Struct, frozen=True):
-    """Partitions, by topic, that a member waited for, and their holder, or None if it had left."""
+class AwaitedPartitions(Struct, frozen=True):
+    """Partitions, by topic, that a member waited for. `of_member_id` is their holder, or None if the holder
+    had left.
+    """
 
     partitions: dict[str, list[int]]
     of_member_id: str | None
@@ -149,25 +157,27 @@ class HandedOver(Struct, frozen=True):
 class Progress(Struct, frozen=True, kw_only=True):
     """One member's progress to its target assignment.
 
-    The coordinator asked the member to give up `revoked`. `revoking_ms` is the longest time from such a
-    request until the client had done so, or None if it has not, or was never asked. `waited_for` are
-    partitions that other members had to give up first, and `waiting_ms` is the time until the member had the
-    last of them. `settled_after_ms` is the time from the beginning of the rebalance until the member reached
-    its target, or None if it has not.
+    The coordinator asked the member to give up the partitions `revoked`. `revoking_ms` is the longest time
+    that the client took, or None if it has not given up all of them, or was never asked. `waited_for` are
+    partitions that other members had to give up first. `waiting_ms` is the time until the member had all of
+    them, or None if it still waits. `settled_after_ms` is the time from the beginning of the rebalance until
+    the member reached its target, or None if it has not.
     """
 
     member_id: str
     revoked: dict[str, list[int]]
     revoking_ms: int | None
-    waited_for: list[HandedOver]
+    waited_for: list[AwaitedPartitions]
     waiting_ms: int | None
     settled_after_ms: int | None
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
-    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: the worker
-    also keeps its earlier work, except for what is revoked. `delay_ms` is how long the work of a worker that
-    left waits for its return, or 0. `error` is an error code of Connect's protocol, or 0.
+    """The assignment of a worker of Kafka Connect: connectors, and tasks by connector.
+
+    If `is_incremental`, the worker also keeps its earlier connectors and tasks, except the revoked ones.
+    `delay_ms` is how long the work of a worker that left is not reassigned, because the worker may return, or
+    0. `error` is an error code of Connect's protocol, or 0.
     """
 
     connectors: list[str]
@@ -191,9 +201,10 @@ class StreamsTasks(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-class About(StrEnum):
-    """The role of a member whose client's metrics are reported. CAUSE: the rebalance began because it left or
-    expired. REMOVED: it was removed during the rebalance. AWAITED: the others waited for it to rejoin.
+class ClientRole(StrEnum):
+    """The role in a rebalance of a member whose client pushed metrics. CAUSE: the rebalance began because the
+    member left or expired. REMOVED: the member was removed during the rebalance. AWAITED: the other members
+    waited until it rejoined.
     """
 
     CAUSE = "cause"
@@ -201,18 +212,18 @@ class About(StrEnum):
     AWAITED = "awaited"
 
 
-class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
-    """The metrics that a member's client pushed (KIP-714), relative to one moment: when the member left,
-    expired or was removed or, for an awaited member, when the rebalance began.
+class ClientMetrics(Struct, frozen=True, kw_only=True, gc=False):
+    """The metrics that a member's client pushed (KIP-714), relative to a moment. The moment is when the
+    member left, expired or was removed or, for an awaited member, when the rebalance began.
 
-    The client pushed the metrics `said_before_ms` before the moment (after it if negative). `is_certain`: the
-    poll was the last one before the moment. Otherwise the client may have polled and sent heartbeats since
-    the push. Clients report whole seconds. librdkafka reports only `poll_idle_ratio`, the share of its time
-    that the application spent in poll(). `max_poll_interval_ms` is the value with which the member joined, or
-    None if that is no longer known.
+    The client pushed the metrics `said_before_ms` before the moment (after it if negative). If `is_certain`,
+    the poll was the client's last poll before the moment. Otherwise the client may have polled and sent
+    heartbeats since the push. Clients report whole seconds. librdkafka reports only `poll_idle_ratio`, the
+    share of its time that the application spent in poll(). `max_poll_interval_ms` is the value with which the
+    member joined, or None if unknown.
     """
 
-    about: About
+    about: ClientRole
     member_id: str
     said_before_ms: int
     last_poll_before_ms: int | None
@@ -222,10 +233,12 @@ class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
     is_certain: bool
 
 
-class AskedOfShares(Struct, frozen=True, kw_only=True):
-    """An unfinished request to the share coordinator, sent at `since_ms`: to initialize partitions (by topic)
-    or to delete their state. `task` is None in an observed group. `error_code` is the error of the last
-    response, or None before the first. `is_open` is False if the task has ended with that error.
+class ShareStateRequest(Struct, frozen=True, kw_only=True):
+    """An unfinished request to the share coordinator, sent at `since_ms`, to initialize `partitions` (by
+    topic) or to delete their state.
+
+    `task` is None in an observed group. `error_code` is the error of the last response, or None if there was
+    no error. `is_open` is False if the task has ended with that error.
     """
 
     task: str | None
@@ -236,26 +249,27 @@ class AskedOfShares(Struct, frozen=True, kw_only=True):
     is_open: bool
 
 
-class SharesNow(Struct, frozen=True, kw_only=True):
-    """The partitions of a share group: the number of initialized ones, `idle` ones that are initialized but
-    that no member has although the group has members, and the unfinished requests, oldest first.
+class SharePartitionStates(Struct, frozen=True, kw_only=True):
+    """The states of a share group's partitions. `initialized` is the number of initialized partitions. `idle`
+    are initialized partitions that no member has, although the group has members. `asked` are the unfinished
+    requests, oldest first.
     """
 
     initialized: int
     idle: dict[str, list[int]]
-    asked: list[AskedOfShares]
+    asked: list[ShareStateRequest]
 
 
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance
     begins.
 
-    `preparing_ms` ends when the generation is formed, `completing_ms` starts there; `duration_ms` is the sum.
-    `beginning_lost`: the history begins, or continues after missing entries, in the middle of the rebalance;
-    `began_ms` is then the first known time. `waited_for` are the members that had to join (again). `last` is
-    the last of them to join or to be removed. `unsynced` are the members without a SyncGroup request when the
-    group became Stable. `assignment_bytes`, the sizes by member, is set if assignments cannot be decoded.
-    `connect` and `streams`, by member, are the assignments of Kafka Connect and Kafka Streams.
+    `preparing_ms` is the time until the generation was formed, `completing_ms` the time from then to the end,
+    and `duration_ms` their sum. `waited_for` are the members that had to join (again), and `last` is the last
+    of these to join or to be removed. `unsynced` are the members without a SyncGroup request when the group
+    became Stable. If assignments cannot be decoded, `assignment_bytes` has their sizes by member. `connect`
+    and `streams`, by member, are the assignments of Kafka Connect and Kafka Streams. If `beginning_lost`, the
+    entry that began the rebalance is missing, and `began_ms` is the first known time.
 
     In a consumer, share or streams group a rebalance begins with a change of the group epoch, and ends when
     every member has its target assignment. Generations are group epochs. The rebalance has `epochs`, the
@@ -263,15 +277,16 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment: the
     change that requires the next one supersedes it.
 
-    `has_tasks`: it is a streams group, so partitions are tasks, with `active 0` (role and subtopology) in
-    place of a topic. `is_shared`: it is a share group. `converted` describes the change of the group's
-    protocol at the beginning of the rebalance, or is None. `observed`: the rebalance is inferred from the
-    records of the cluster's own coordinator (docs/observe.md). For a classic group these do not show when it
-    began. If polls saw the group rebalance, it began at most `began_within_ms` before `began_ms`, and
-    `waited_for` is inferred: members of the previous generation that were in the group at the last poll, and
-    are not in the new generation.
-    `clients_said` are metrics that clients pushed to a gateway. If the rebalance began because a member left,
-    and its client came back later as a new member (same client id and host), `returned` is that member.
+    If `has_tasks`, the group is a streams group, and partitions are tasks, with `active 0` (role and
+    subtopology) in place of a topic. If `is_shared`, the group is a share group. `converted` describes the
+    group's change of protocol during the rebalance, or is None. `clients_said` are metrics that clients
+    pushed to a gateway. If the rebalance began because a member left, and its client came back later as a new
+    member (same client id and host), `returned` is the new member.
+
+    If `observed`, the rebalance is inferred from the records of the cluster's own coordinator
+    (docs/observe.md). For a classic group the records do not show when the rebalance began. If polls saw the
+    group rebalance, it began at most `began_within_ms` before `began_ms`, and `waited_for` is inferred: the
+    members of the previous generation that were in the group at the last poll but not in the new generation.
     """
 
     number: int
@@ -308,22 +323,22 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     connect: dict[str, ConnectWork] = {}
     streams: dict[str, StreamsTasks] = {}
     observed: bool = False
-    clients_said: list[ClientSaid] = []
+    clients_said: list[ClientMetrics] = []
     began_within_ms: int | None = None
     returned: Joined | None = None
 
     @property
     def is_begin_unknown(self) -> bool:
-        """Return True if the rebalance is observed and its beginning is not known."""
+        """True if the rebalance is observed and its beginning is unknown."""
         return self.observed and self.beginning_lost
 
     @property
     def is_longer_than_known(self) -> bool:
-        """Return True if the rebalance may have begun before `began_ms`, or its end is not known."""
+        """True if the rebalance may have begun before `began_ms`, or if its end is unknown."""
         is_end_unknown = self.outcome is RebalanceOutcome.UNKNOWN
         return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
 
     @property
     def has_epochs(self) -> bool:
-        """Return True if the rebalance has epochs: it is of a consumer, share or streams group."""
+        """True if the group is a consumer, share or streams group."""
         return bool(self.epochs or self.progress)

@@ -5,17 +5,17 @@ last owner is the member that held it before the rebalance. If no member held it
 rebalance revoked it (a cooperative assignor hands a partition over in two rebalances), its last owner is the
 member that held it before the previous rebalance.
 
-Some moves are necessary: those of partitions whose last owner has left, and as many others as an even split
-needs, in which the members' counts differ by at most one. Stayers are the members before and after. The
-minimum number of partitions that stayers have to give up for some even split of the P partitions among the n
-members is
+Some moves are necessary. Partitions whose last owner has left must move, and so must as many others as an
+even split needs. In an even split the members' counts differ by at most one. Stayers are the members that are
+in the group before and after the rebalance. For an even split of P partitions among n members, stayers have
+to give up at least this number of partitions:
 
 sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q, r = divmod(P, n)
 
-where a(m) is how many of the P partitions the stayer m owned last: each stayer may keep q, and r of them one
-more. Moves from stayers beyond this minimum are *needless*: another assignment, at least as even, would have
-avoided them. If members subscribe to different topics, there is no such formula. The minimum is then the
-number that `sticky` moves from the stayers, because `sticky` is exact there.
+Here a(m) is how many of the P partitions the stayer m owned last. Each stayer may keep q partitions, and r
+stayers may keep one more. Moves from stayers beyond this minimum are *needless*: another assignment, at least
+as even, would have avoided them. If members subscribe to different topics, there is no formula. The minimum
+is then the number of partitions that `sticky` moves from the stayers, because `sticky` finds the minimum.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -56,11 +56,11 @@ def _decoded(data: bytes) -> Partitions:
     return frozenset(decode_assignment(data).partitions if data else ())
 
 
-class Assignments:
-    """A decoder of leaders' assignments, which are read in the order of the history.
+class AssignmentDecoder:
+    """A decoder of leaders' assignments, which have to be decoded in the order of the history.
 
-    Bytes that have not changed since the previous assignment are not decoded again. Only the last
-    assignment's partitions, and every assignment's numbers of partitions, stay in memory.
+    A member's bytes that are also in the previous assignment are not decoded again. Only the partitions of
+    the last assignment, and the numbers of partitions of all assignments, stay in memory.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Assignments:
         self._numbers: dict[tuple[str, int], Numbers | None] = {}
 
     def holdings(self, entry: HistoryEntry) -> Holdings | None:
-        """Return the assignment of an entry, or None if it has none or the bytes of a member are not an
-        assignment of Kafka's consumer.
+        """Return the assignment in an entry. Return None if the entry has no assignment, or if the bytes of a
+        member are not an assignment of Kafka's consumer.
         """
         if entry.assignments is None:
             return None
@@ -82,14 +82,13 @@ class Assignments:
         return found
 
     def numbers(self, entry: HistoryEntry) -> Numbers | None:
-        """Return each member's number of partitions in an entry, or None where `holdings` returns None."""
+        """Return each member's number of partitions in an entry, or None if `holdings` returns None."""
         name = entry.incarnation, entry.seq
         if name not in self._numbers:
             self.holdings(entry)
         return self._numbers.get(name)
 
     def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
-
         before, self._last = self._last, {}
         found: dict[MemberId, Partitions] = {}
         for member_id, data in assignments.items():
@@ -107,7 +106,7 @@ _NOTHING: Final[Partitions] = frozenset()
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
-    """Return each partition's owner. If a faulty leader assigned several, the first one counts."""
+    """Return each partition's owner. If a faulty leader assigned several owners, return the first."""
     found: dict[TopicPartition, MemberId] = {}
     for member_id, partitions in holdings.items():
         for partition in partitions:
@@ -149,9 +148,9 @@ def compare(
 
 
 def compare_shared(before: Holdings, after: Holdings) -> Moves:
-    """Compare two assignments of a share group, where several members may have a partition. A partition has
-    moved if it has a new member and had another one before. `needless` is None, because no minimum is
-    defined.
+    """Compare two assignments of a share group, in which several members may have the same partition. A
+    partition has moved if it has a new member and had other members before. `needless` is None, because no
+    minimum is defined.
     """
     had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
     new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
@@ -166,8 +165,8 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
 
 
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
-    """Return the members whose partitions have changed, because only they determine what moved. Return all
-    members if a partition has two owners, because then their order matters.
+    """Return the members whose partitions have changed: the others' partitions have not moved. Return all
+    members if a partition has two owners, because then the order of the members matters.
     """
     members = dict.fromkeys([*before, *after])
     if not (_has_single_owners(before) and _has_single_owners(after)):
@@ -185,9 +184,10 @@ def needless(
     members: Collection[MemberId],
     kept: Numbers = MappingProxyType({}),
 ) -> int:
-    """Return how many moves from stayers exceed what an even split needs. `members` are the current ones.
+    """Return by how much the moves from stayers exceed the number that an even split needs.
 
-    `kept` are the numbers of partitions of members whose partitions have not changed. These partitions are
+    `last` and `now` map partitions to their last and current owners. `members` are the current members.
+    `kept` has the numbers of partitions of members whose partitions have not changed. These partitions are
     not in `last` and `now`.
     """
     if not members:
@@ -268,15 +268,17 @@ def idle(
     protocol_name: str | None,
     settled: bool,
 ) -> Idle:
-    """Return how long partitions had no consumer during a rebalance. `held` is the assignment before it,
-    `entries` are its entries, and `span_ms` is its beginning and end.
+    """Return how long partitions had no consumer during a rebalance.
+
+    `held` is the assignment before the rebalance, `entries` are its entries, and `span_ms` is its beginning
+    and end. `released` are the partitions that the previous rebalance revoked and did not assign. `settled`
+    is True if the previous rebalance was completed.
 
     With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when
-    the group is Stable. With the cooperative protocol a member keeps its partitions. Then only the partitions
-    of removed members are idle, and those that the previous rebalance revoked and did not assign. A member
-    that was removed because it was silent may have stopped earlier; the history does not say when. `settled`:
-    the group was Stable before the rebalance. If it was not, members of an eager protocol hold nothing during
-    the whole rebalance.
+    the group is Stable. If the previous rebalance was not completed, members have no partitions during the
+    whole rebalance. With the cooperative protocol members keep their partitions, so only the partitions of
+    removed members and the `released` ones are idle. A member that was removed because it was silent may have
+    stopped earlier; the history does not show when.
     """
     began_ms, ended_ms = span_ms
     cooperative = protocol_name == COOPERATIVE
@@ -303,11 +305,10 @@ def idle(
 
 @dataclass(slots=True)
 class KnownState:
-    """The state that one segment of a history passes to the next: the assignment, and the current member
-    ids.
+    """The state of a group between two segments of its history.
 
-    `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
-    last rebalance revoked and did not assign. `settled`: the last rebalance was completed.
+    `holdings` is the assignment, or None if unknown. `released` has the last owners of partitions that the
+    last rebalance revoked and did not assign. `settled` is True if the last rebalance was completed.
     """
 
     holdings: Holdings | None = field(default_factory=dict)
@@ -320,7 +321,9 @@ class KnownState:
         self.holdings, self.released = None, {}
 
     def follow_static_members(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
-        """Follow static members to their new ids. Return the new id for each old one."""
+        """Replace the ids of static members that returned under a new id. Return the new id for each old
+        one.
+        """
         renamed: dict[MemberId, MemberId] = {}
         for event in entries:
             if event.group_instance_id is None or event.member_id is None:

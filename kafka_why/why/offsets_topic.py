@@ -1,8 +1,8 @@
-"""Reads a group's history from `__consumer_offsets`, so nothing of this project has to be set up before.
+"""Reads a group's history from `__consumer_offsets`, without any setup.
 
-The cluster's own coordinator stores a group's generations, members, assignments and offsets there. The newest
-segment of a partition is never compacted, so it has all records. Of older records, only the last one of each
-key is certain to be there. `kafka_why.observed` derives the history from the records, as for `observe`.
+The cluster's own coordinator stores a group's generations, members, assignments and offsets in this topic.
+The newest segment of a partition is never compacted, so it has all records. Older segments may have only the
+last record of each key. `kafka_why.observed` derives the history from the records, as for `observe`.
 """
 
 from struct import pack
@@ -30,7 +30,7 @@ from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.wording import Clock
 
 SLICE_RECORDS = 200_000
-"""The number of newest records that are read first. If these do not suffice, four times as many are read."""
+"""The number of newest records to read first. If they do not suffice, four times as many are read."""
 GENERATIONS = 11
 """The number of generations that show the last ten rebalances of a classic group."""
 _GROWTH = 4
@@ -43,8 +43,9 @@ class OffsetsUnreadable(HistoryUnavailable):
 def read_offsets_topic(
     client_config: ClientConfig, group_id: str, since_ms: int | None, progress: Progress = lambda *_: None
 ) -> History:
-    """Return the history of a group up to now: its last ten rebalances, or those that ended at or after
-    `since_ms`. The whole log is read for a group with epochs, because its records are increments.
+    """Return the history of a group up to now: its last ten rebalances or, with `since_ms`, the rebalances
+    that ended at or after that time. For a group with epochs the whole log is read, because the records are
+    increments.
 
     Raises HistoryUnavailable if the log has no record of the group or may not be read, and KafkaError.
     """
@@ -56,10 +57,10 @@ def read_offsets_topic(
 
 
 class OffsetsTopic:
-    """A reader of `__consumer_offsets` over one connection. For one thread.
+    """A reader of `__consumer_offsets` over one connection, for use by one thread.
 
-    All methods raise KafkaError. The end of the `with` statement converts it to HistoryUnavailable if the
-    topic does not exist or may not be read.
+    All methods raise KafkaError. At the end of the `with` statement, the error becomes OffsetsUnreadable if
+    the topic does not exist or the principal may not read it.
     """
 
     def __init__(self, client_config: ClientConfig) -> None:
@@ -72,13 +73,13 @@ class OffsetsTopic:
         return self._stored.partitions
 
     def _partitions_of(self, group_id: str) -> tuple[int, ...]:
-        """Return the partitions that may have a group: the one in Kafka, then the one in Redpanda."""
+        """Return the partition that has the group's records in Kafka, and the one in Redpanda."""
         partitions = self.partitions
         return partition_of_offsets(group_id, partitions), redpandas_partition(group_id, partitions)
 
     def group(self, group_id: str) -> ObservedGroup | None:
-        """Return a group's current state, with its offsets, or None if the log has no record of it.
-        Compaction retains the last record of each key, so the state is complete.
+        """Return a group's current state with its offsets, or None if the log has no record of the group. The
+        state is complete, because compaction retains the last record of each key.
         """
         for partition in self._partitions_of(group_id):
             begin, end = self._bounds(partition)
@@ -88,7 +89,7 @@ class OffsetsTopic:
         return None
 
     def recent(self, group_id: str, since_ms: int | None, progress: Progress) -> "GroupRecords":
-        """Return the last records of a group, perhaps none. `read_on` adds later ones."""
+        """Return the last records of a group, perhaps none. `read_new_records` adds new records to them."""
         kafkas, redpandas = self._partitions_of(group_id)
         found = self._recent(group_id, kafkas, since_ms, progress)
         if found.entries or found.group is not None:
@@ -126,7 +127,7 @@ class OffsetsTopic:
         part.read(self._stored, end, progress)
         return part
 
-    def read_on(self, part: "GroupRecords") -> None:
+    def read_new_records(self, part: "GroupRecords") -> None:
         """Read the records that were appended since the last read."""
         part.read(self._stored, self._stored.offset(part.partition, OffsetSpec.LATEST))
 
@@ -166,8 +167,10 @@ class OffsetsTopic:
 
 
 class GroupRecords:
-    """The records of one group since the offset `first`, with the `entries` that follow from them and the
-    `group` after the last record, or None if it does not exist. `log_start` is the log start offset.
+    """The records of one group since the offset `first`, and the history `entries` that follow from them.
+
+    `group` is the group after the last record, or None if it does not exist. `log_start` is the log start
+    offset.
     """
 
     def __init__(self, group_id: str, partition: int, names: NamesById, log_start: int, first: int) -> None:
@@ -186,9 +189,8 @@ class GroupRecords:
 
     @property
     def history(self) -> History:
-        """The entries as a history, with a note that says since when no record is missing. For a group that
-        existed before, this is the time of its first entry, because older records have the cause of that
-        entry.
+        """The entries as a history, with a note about the time since which no record is missing. If the group
+        existed before its first entry, this is the time of the first entry, because its cause is unknown.
         """
         number, walk = self.walk.next_offset - self.walk.first, self.walk
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._log_start
@@ -207,7 +209,7 @@ class GroupRecords:
         return self._generations >= GENERATIONS if since_ms is None else self._first_generation_ms <= since_ms
 
     def read(self, stored: StoredLog, end: int, progress: Progress = lambda *_: None) -> None:
-        """Read the log up to an offset. Raises KafkaError."""
+        """Read the log up to offset `end`. Raises KafkaError."""
         self.walk.end = end
         part = LogPart(self.walk.next_offset, end, self._transactions)
         for batch in stored.read(self.partition, self.walk, progress):
@@ -222,22 +224,22 @@ class GroupRecords:
         )
         if found is None:
             return
-        says, seen = found
+        decoded, seen = found
         self._removed_ms = seen.removed_ms
-        self._count(says, record.timestamp)
+        self._count(decoded, record.timestamp)
         self.entries += seen.history
         self.group = None if seen.is_over else seen.group
 
-    def sight(self, seen_rebalancing: RebalanceSeen) -> None:
+    def apply_poll(self, seen_rebalancing: RebalanceSeen) -> None:
         """Apply a poll that saw the group rebalance."""
         if self.group is not None:
             name = seen_rebalancing.run
             self.entries += sight(self.group, seen_rebalancing, At(0, name, name)).history
 
-    def _count(self, says: AnyRecord, at_ms: int) -> None:
-        if isinstance(says, ClassicGeneration):
+    def _count(self, decoded: AnyRecord, at_ms: int) -> None:
+        if isinstance(decoded, ClassicGeneration):
             self._generations += 1
             if self._first_generation_ms is None:
                 self._first_generation_ms = at_ms
-        elif not isinstance(says, OffsetCommitted | ClassicGroupRemoved):
+        elif not isinstance(decoded, OffsetCommitted | ClassicGroupRemoved):
             self.has_increments = True

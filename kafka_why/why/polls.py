@@ -39,7 +39,7 @@ from kafka_why.wire.group_descriptions import (
     message_class,
 )
 
-# The gateway forwards these without decoding them, so they are not among its messages.
+# Not among the gateway's messages, because the gateway forwards them without decoding them.
 _StreamsGroupDescribeRequest = message_class("StreamsGroupDescribeRequest")
 _StreamsGroupDescribeResponse = message_class("StreamsGroupDescribeResponse")
 _TIMEOUT_MS = 10_000
@@ -58,7 +58,7 @@ def polling_client(client_config: ClientConfig) -> KafkaAdminClient:
 
 
 class GroupPoller:
-    """A poller of one group, which is probably of the given kind. For one thread. All methods raise
+    """A poller of one group, for use by one thread. `kind` is the group type to try first. All methods raise
     KafkaError, in particular GroupAuthorizationFailedError if the principal has no DESCRIBE on the group.
     """
 
@@ -68,8 +68,8 @@ class GroupPoller:
         self._kind = kind
 
     def describe(self) -> ClassicPoll | EpochsPoll | None:
-        """Return the coordinator's description of the group, or None if the group does not exist. Kinds that
-        the brokers do not support are skipped.
+        """Return the coordinator's description of the group, or None if the group does not exist. Group types
+        that the brokers do not support are skipped.
         """
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
             asked_ms = now_ms()
@@ -83,15 +83,17 @@ class GroupPoller:
         return None
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the offsets of partitions that the principal may describe; none for a share group."""
+        """Return the committed offsets of partitions that the principal may describe, or {} for a share
+        group.
+        """
         if self._kind == SHARE:
             return {}
         found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
         return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
 
     def _ask(self, request: Any) -> Any:
-        """Send a request to the group's coordinator. After a retriable error, the next call looks it up
-        again.
+        """Send a request to the group's coordinator. After a retriable error, the next call looks up the
+        coordinator again.
         """
         manager = self._admin._manager
         try:

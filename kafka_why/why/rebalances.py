@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.causes import LOST, cause_of, conversion
+from kafka_why.why.causes import UNKNOWN_CAUSE, cause_of, conversion
 from kafka_why.why.epochs import rebalances_by_epochs
 from kafka_why.why.model import Idle, Moves, Rebalance, RebalanceOutcome
-from kafka_why.why.moves import Assignments, Holdings, KnownState, compare, idle
+from kafka_why.why.moves import AssignmentDecoder, Holdings, KnownState, compare, idle
 from kafka_why.why.segments import (
     JOINS,
     REMOVALS,
@@ -31,13 +31,13 @@ _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
     """Return all rebalances of one group in order. `history` may have duplicates and gaps."""
-    return rebalances_of(by_incarnation(history), Assignments())
+    return rebalances_of(by_incarnation(history), AssignmentDecoder())
 
 
 def rebalances_of(
-    group_lives: Sequence[IncarnationHistory[HistoryEntry]], assignments: Assignments
+    group_lives: Sequence[IncarnationHistory[HistoryEntry]], assignments: AssignmentDecoder
 ) -> list[Rebalance]:
-    """Return the rebalances of these lives. Only one in the last life can be under way."""
+    """Return the rebalances of these lives. Only the last life can have a rebalance that is under way."""
     found: list[Rebalance] = []
     for life in group_lives:
         known = KnownState()
@@ -57,7 +57,7 @@ def rebalances_of(
 def _of_generations(
     phase: IncarnationHistory[HistoryEntry],
     known: KnownState,
-    assignments: Assignments,
+    assignments: AssignmentDecoder,
     *,
     is_converted: bool,
     is_last: bool,
@@ -72,12 +72,12 @@ def _of_generations(
             known.lose_track()
         renamed = known.follow_static_members(segment.all_entries)
         if segment.outcome is None:
-            _find(segment, known, assignments)
+            _apply_first_assignment(segment, known, assignments)
         else:
             yield _rebalance(phase.incarnation, segment, known, assignments, renamed)
 
 
-def _find(segment: Segment, known: KnownState, assignments: Assignments) -> None:
+def _apply_first_assignment(segment: Segment, known: KnownState, assignments: AssignmentDecoder) -> None:
     """Apply the assignment that an observed group had when its records were first read."""
     for event in segment.entries:
         if event.observed and event.type in (EntryType.STABLE, EntryType.EMPTY):
@@ -88,18 +88,18 @@ def _rebalance(
     incarnation: str,
     segment: Segment,
     known: KnownState,
-    assignments: Assignments,
+    assignments: AssignmentDecoder,
     renamed: Mapping[MemberId, MemberId],
 ) -> Rebalance:
     assert segment.outcome is not None
     opening, forming, first = segment.opening, segment.forming, segment.entries[0]
-    # For an observed group it is known only at the end which members left while others waited.
-    asked = forming if first.observed else opening
-    waited_for = [renamed.get(m, m) for m in (asked.waiting_for or [])] if asked is not None else []
+    # In an observed group only the end of the rebalance shows which members left while others waited.
+    source = forming if first.observed else opening
+    waited_for = [renamed.get(m, m) for m in (source.waiting_for or [])] if source is not None else []
     preparing_ms, completing_ms, duration_ms = _phases(segment)
     protocol_name = _latest(segment, "protocol_name")
     stable = segment.entries[-1] if segment.outcome is RebalanceOutcome.STABLE else None
-    moves, idle_partitions, assignment_bytes = _assign(segment, known, assignments, protocol_name)
+    moves, idle_partitions, assignment_bytes = _moves_and_idle(segment, known, assignments, protocol_name)
     connect = {} if stable is None else connect_work(stable.assignments, protocol_name)
     return Rebalance(
         number=0,
@@ -107,7 +107,7 @@ def _rebalance(
         began_ms=segment.began_ms,
         ended_ms=segment.ended_ms,
         outcome=segment.outcome,
-        cause=LOST if opening is None else cause_of(opening, segment.lead),
+        cause=UNKNOWN_CAUSE if opening is None else cause_of(opening, segment.lead),
         from_state=first.from_state,
         generation_from=_generation_from(first),
         generation_to=_generation_to(segment),
@@ -137,7 +137,7 @@ def _rebalance(
 
 
 def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
-    """Return three durations: until the generation was formed, from then until the end, and the sum."""
+    """Return `preparing_ms`, `completing_ms` and `duration_ms` of a Rebalance."""
     forming, ended_ms = segment.forming, segment.ended_ms
     preparing_ms = completing_ms = duration_ms = None
     if segment.is_begin_known and ended_ms is not None:
@@ -150,14 +150,14 @@ def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
 
 
 def _generation_from(first: HistoryEntry) -> int:
-    """Return the generation that the rebalance ended."""
+    """Return the group's generation before the rebalance."""
     joined_already = first.from_state == GroupState.COMPLETING_REBALANCE
     lost_its_beginning = first.type is not EntryType.PREPARING_REBALANCE
     return generation_before(first) - (joined_already and lost_its_beginning)
 
 
 def _generation_to(segment: Segment) -> int | None:
-    """Return the generation that was formed, or None if there is none yet."""
+    """Return the generation that the rebalance formed, or None if it has formed none yet."""
     last = segment.entries[-1]
     formed = last.to_state != GroupState.PREPARING_REBALANCE
     return last.generation if formed else None
@@ -177,10 +177,12 @@ def _last(segment: Segment, waited_for: Sequence[MemberId]) -> MemberId | None:
     return max((m for m in there if m in awaited), key=lambda m: there[m].at_ms, default=None)
 
 
-def _assign(
-    segment: Segment, known: KnownState, assignments: Assignments, protocol_name: str | None
+def _moves_and_idle(
+    segment: Segment, known: KnownState, assignments: AssignmentDecoder, protocol_name: str | None
 ) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
-    """Return the moves and the idle time, and update the known state for the next rebalance."""
+    """Return the moves, the idle time and the `assignment_bytes`, and update `known` for the next
+    rebalance.
+    """
     held, released, settled = known.holdings, known.released, known.settled
     known.settled = segment.outcome in (RebalanceOutcome.STABLE, RebalanceOutcome.EMPTY)
     idle_partitions = moves = assignment_bytes = None
@@ -195,15 +197,17 @@ def _assign(
             settled=settled,
         )
     if known.settled:
-        now, assignment_bytes = _now_held(segment, assignments)
+        now, assignment_bytes = _new_assignment(segment, assignments)
         if held is not None and now is not None:
             moves = compare(held, now, released, _latest(segment, "subscriptions"))
         known.set_holdings(now)
     return moves, idle_partitions, assignment_bytes
 
 
-def _now_held(segment: Segment, assignments: Assignments) -> tuple[Holdings | None, dict[str, int] | None]:
-    """Return the new assignment, or if it cannot be decoded, the number of bytes of each member's part."""
+def _new_assignment(
+    segment: Segment, assignments: AssignmentDecoder
+) -> tuple[Holdings | None, dict[str, int] | None]:
+    """Return the new assignment or, if it cannot be decoded, the size of each member's part in bytes."""
     if segment.outcome is RebalanceOutcome.EMPTY:
         return {}, None
     stable = segment.entries[-1]

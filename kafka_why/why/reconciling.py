@@ -1,11 +1,11 @@
-"""Tracks the partitions that members of a consumer, share or streams group have, give up and wait for."""
+"""Tracks which partitions the members of a consumer, share or streams group have, give up and wait for."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry, MemberState
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.model import HandedOver, Idle, Progress
+from kafka_why.why.model import AwaitedPartitions, Idle, Progress
 from kafka_why.why.moves import Partitions
 
 _NOTHING: Partitions = frozenset()
@@ -29,11 +29,11 @@ class _MemberProgress:
     settled_ms: int | None = None
 
 
-class Reconciling:
-    """The partitions of each member while a rebalance runs. `begin` starts a rebalance.
+class ReconciliationTracker:
+    """A tracker of each member's partitions during rebalances. `begin` starts a rebalance.
 
-    `assigned` has the partitions that each member may use, where the history shows them. `is_complete`: the
-    history shows them for all members.
+    `assigned` has the partitions that each member may use, as far as the history shows them. `is_complete` is
+    True if the history shows them for all members.
     """
 
     def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
@@ -46,11 +46,11 @@ class Reconciling:
         self._longest_ms = 0
 
     def begin(self) -> None:
-        """Begin a rebalance. Partitions that are free already count as idle in it."""
+        """Begin a rebalance. Partitions that are already free count as idle in this rebalance, too."""
         self._progress, self._idle_ms, self._longest_ms = {}, {}, 0
 
     def lose_track(self) -> None:
-        """Forget the members' partitions: entries are missing, so they may have changed."""
+        """Forget the members' partitions, because entries are missing and they may have changed."""
         self.assigned, self._revoking, self.is_complete = {}, {}, False
         self._free_since = {}
 
@@ -114,7 +114,9 @@ class Reconciling:
         }
 
     def _set(self, member_id: MemberId, partitions: Partitions, event: HistoryEntry) -> None:
-        """Set the partitions that a member may use, and record since when partitions have no consumer."""
+        """Set the partitions that a member may use. Record when partitions lose their consumer, and how long
+        they had none.
+        """
         before, at_ms = self.assigned.get(member_id, _NOTHING), event.at_ms
         freed = before - partitions
         if event.group_type == "share":  # other members may have them, too
@@ -131,8 +133,8 @@ class Reconciling:
         self.assigned[member_id] = partitions
 
     def idle(self) -> Idle:
-        """Return the partitions that had no consumer in this rebalance and have one again. A partition is
-        idle from the response that took it from one member until the response that gave it to the next.
+        """Return the idle time of partitions that had no consumer and now have one. A partition is idle from
+        the response that took it from one member until the response that gave it to the next member.
         """
         return Idle(len(self._idle_ms), sum(self._idle_ms.values()), self._longest_ms)
 
@@ -144,7 +146,9 @@ class Reconciling:
                 revoked=by_topic(progress.revoked),
                 revoking_ms=None if self._revoking.get(member_id) else progress.revoking_ms,
                 waited_for=[
-                    HandedOver(by_topic(p for p, of in progress.waited_for.items() if of == holder), holder)
+                    AwaitedPartitions(
+                        by_topic(p for p, of in progress.waited_for.items() if of == holder), holder
+                    )
                     for holder in dict.fromkeys(progress.waited_for.values())
                 ],
                 waiting_ms=(

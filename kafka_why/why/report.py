@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
+from kafka_why.why.client_telemetry import NO_TELEMETRY, Telemetry, with_client_metrics
 from kafka_why.why.deliveries.report import DeliveryReport
-from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharesNow
-from kafka_why.why.moves import Assignments
+from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharePartitionStates
+from kafka_why.why.moves import AssignmentDecoder
 from kafka_why.why.rebalances import rebalances_of
-from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
-from kafka_why.why.share_state import shares_now
+from kafka_why.why.segments import IncarnationHistory, by_incarnation, history_notes
+from kafka_why.why.share_state import share_partitions_after
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 from kafka_why.wording import Clock, Names, clients_of, count, lasting_name, shortened
 
@@ -29,12 +29,12 @@ OBSERVED = (
 @dataclass(frozen=True, slots=True)
 class HistoryAnalysis:
     """The analysis of a group: everything that follows from its entries and does not depend on the current
-    time. It does not retain the entries, except the first, the last and `removals`, the entries about removed
-    members.
+    time.
 
-    `members` are the members at the end. `states` and `lanes` are for the page's timeline. `notes` name gaps
-    and faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members.
-    `shares` is the state of a share group's partitions.
+    Of the entries, only `first`, `last` and `removals` (about removed members) are retained. `members` are
+    the members after the last entry. `states` and `lanes` are for the page's timeline. `notes` name gaps and
+    faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members. `shares`
+    is None unless the group is a share group.
     """
 
     first: HistoryEntry
@@ -48,7 +48,7 @@ class HistoryAnalysis:
     notes: list[str]
     clients: dict[MemberId, str]
     names: Names
-    shares: SharesNow | None = None
+    shares: SharePartitionStates | None = None
 
 
 def analyze(
@@ -56,18 +56,19 @@ def analyze(
     *,
     unread: Collection[tuple[str, int]] = (),
     from_start: bool = True,
-    telemetry: Telemetry = NOTHING_SAID,
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> HistoryAnalysis:
-    """Return the analysis of a group. `history` has at least one entry; it may have duplicates and gaps.
+    """Return the analysis of a group. `history` has at least one entry, and may have duplicates and gaps.
 
-    `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
-    history begins with the first retained entry. `telemetry` has the metrics of the members' clients.
+    `unread` has the (incarnation, seq) of entries that were not read because nothing depends on them. If
+    `from_start`, `history` begins with the first retained entry. `telemetry` has the metrics of the members'
+    clients.
     """
     group_lives = by_incarnation(history, unread)
     assert group_lives, "a group without history has no analysis"
     last_life = group_lives[-1]
-    assignments = Assignments()
-    rebalances = with_clients_said(rebalances_of(group_lives, assignments), telemetry)
+    assignments = AssignmentDecoder()
+    rebalances = with_client_metrics(rebalances_of(group_lives, assignments), telemetry)
     earlier, latest = (
         member_timelines(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
     )
@@ -86,7 +87,7 @@ def analyze(
         notes=_notes(group_lives, from_start),
         clients=clients,
         names=names_in(members, rebalances, clients),
-        shares=shares_now(last_life.entries),
+        shares=share_partitions_after(last_life.entries),
     )
 
 
@@ -122,7 +123,7 @@ def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: 
     hints = _hints(group_lives[-1].entries)
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
     observed = [OBSERVED] if group_lives[-1].entries[-1].observed else []
-    return [*observed, *notes(group_lives, from_start=from_start), *ended, *hints]
+    return [*observed, *history_notes(group_lives, from_start=from_start), *ended, *hints]
 
 
 def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
@@ -174,10 +175,10 @@ _NO_CLIENTS = {
 
 
 class CauseCount(Struct, frozen=True):
-    """The number of rebalances that one kind of cause began, in total and for each client.
+    """The number of rebalances with one kind of cause, in total and for each client.
 
-    A client is named by its group.instance.id, or else its client id, because its member id changes when it
-    restarts.
+    A client is named by its group.instance.id, or else by its client id, because its member id changes when
+    it restarts.
     """
 
     kind: CauseKind
@@ -186,8 +187,8 @@ class CauseCount(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The figures of the rebalances. One that is under way counts until now. `longest` is a rebalance's
-    number.
+    """The totals of the rebalances. A rebalance that is under way counts until now. `longest` is the number
+    of the longest rebalance.
     """
 
     rebalances: int
@@ -201,10 +202,9 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 class Report(Struct, frozen=True, kw_only=True):
     """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
-    gaps and faults. `group_type` is the group's protocol, such as `classic`; for types other than that,
-    `generation` is the group epoch. `clients` is the result of `kafka_why.wording.clients_of`. `shares`
-    and `deliveries` are set for a share group. `unnamed` is the number of members that brokers' logs do not
-    name.
+    gaps and faults. `generation` is the group epoch unless `group_type` is `classic`. `clients` is the result
+    of `kafka_why.wording.clients_of`. `shares` and `deliveries` are set for a share group. `unnamed` is the
+    number of members that brokers' logs do not name.
     """
 
     group_id: str
@@ -220,7 +220,7 @@ class Report(Struct, frozen=True, kw_only=True):
     rebalances: list[Rebalance]
     group_type: str = "classic"
     clients: dict[str, str] = {}
-    shares: SharesNow | None = None
+    shares: SharePartitionStates | None = None
     deliveries: DeliveryReport | None = None
     unnamed: int = 0
 
@@ -264,7 +264,7 @@ def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: i
 
 
 def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
-    """Return the figures of these rebalances."""
+    """Return the totals of these rebalances."""
     causes: dict[CauseKind, Counter[str]] = {}
     for rebalance in found:
         causes.setdefault(rebalance.cause.kind, Counter())[client_of(rebalance)] += 1
@@ -285,8 +285,8 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Return the lasting name of the client that caused the rebalance, or `the cluster`, `the share
-    coordinator` or the like if no client did.
+    """Return the lasting name of the client that caused the rebalance, or a text such as `the cluster` if no
+    client caused it.
     """
     cause = rebalance.cause
     lasting = _NO_CLIENTS.get(cause.kind) or cause.group_instance_id or cause.client_id
@@ -294,7 +294,9 @@ def client_of(rebalance: Rebalance) -> str:
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
-    """Return when the rebalance ended: now if it is under way, or its beginning if the end is unknown."""
+    """Return the end of the rebalance, or `now_ms` if it is under way, or its beginning if the end is not
+    known.
+    """
     if rebalance.ended_ms is not None:
         return rebalance.ended_ms
     under_way = rebalance.outcome is RebalanceOutcome.UNDER_WAY

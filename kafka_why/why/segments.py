@@ -20,10 +20,10 @@ E = TypeVar("E", bound=AnyHistoryEntry)
 
 @dataclass(frozen=True, slots=True)
 class IncarnationHistory(Generic[E]):
-    """The known entries of one incarnation, in the order of `seq`, and the missing numbers between them.
+    """The known entries of one incarnation, in the order of `seq`, or a part of them.
 
-    `unread` are the numbers of entries that were not read because nothing depends on them; they are not in
-    `missing`. `begins_after` is 0 or, if this is a part of a life, the number of the last entry before it.
+    `missing` has the seqs of missing entries, except `unread`: these entries were not read because nothing
+    depends on them. `begins_after` is the seq of the last entry before this part, or 0.
     """
 
     incarnation: str
@@ -34,7 +34,7 @@ class IncarnationHistory(Generic[E]):
 
     @property
     def first_seq(self) -> int:
-        """The number of the first known entry: 1, unless retention deleted the beginning."""
+        """The seq of the first known entry: 1, unless retention deleted the beginning."""
         return self.entries[0].seq
 
 
@@ -43,7 +43,7 @@ def by_incarnation(
 ) -> list[IncarnationHistory[E]]:
     """Return the lives of one group in order.
 
-    `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
+    `unread` has the (incarnation, seq) of entries that were not read because nothing depends on them.
     """
     reader = HistoryReader(from_start=False)
     entries: dict[str, list[E]] = {}
@@ -71,8 +71,8 @@ def by_incarnation(
 
 
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
-    """Divide a life where the group's type changes. Return each phase with True if it has epochs, as
-    consumer, share and streams groups do. An entry about a conversion is the first one of its phase.
+    """Divide a life into phases of one group type each. Return each phase with True if it has epochs: then it
+    is of a consumer, share or streams group. A GroupConverted entry is the first entry of a phase.
     """
     found: list[tuple[bool, IncarnationHistory[HistoryEntry]]] = []
     before = life.begins_after
@@ -84,9 +84,9 @@ def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, Incarnati
 
 
 class TopicNames:
-    """Replaces the ids of deleted topics by their names. A group forgets the name of a topic when it is
-    deleted, so later entries have the topic's id instead. The name is found if an earlier entry of a member
-    has the same partitions under a name that its later entry lacks.
+    """The names of deleted topics, by topic id. A group forgets the name of a deleted topic, so later entries
+    have the topic's id instead. The name is inferred if a member's earlier entry has the same partitions
+    under a name that its later entry lacks.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class TopicNames:
         self._had: dict[MemberId, NamedPartitions] = {}
 
     def put_in(self, event: HistoryEntry) -> HistoryEntry:
-        """Return the entry with each id that was found replaced by a name such as `orders (deleted)`."""
+        """Return the entry with known topic ids replaced by names such as `orders (deleted)`."""
         if event.type is EntryType.MEMBER_RECONCILED and event.member_id is not None:
             self._learn(event.member_id, event)
         elif event.type is EntryType.MEMBER_REPLACED and event.member_id is not None:
@@ -125,7 +125,7 @@ class TopicNames:
 
 
 def _is_id(topic: str) -> bool:
-    """Return True if this is a topic id in the form of the history. A topic may be named like one."""
+    """Return True if `topic` looks like a topic id. A topic's name may look like an id, too."""
     try:
         return str(UUID(topic)) == topic
     except ValueError:
@@ -135,10 +135,10 @@ def _is_id(topic: str) -> bool:
 MISSING = "entries are missing"
 
 
-def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
-    """Return the notes about a history, of a Kafka or a RocketMQ group.
+def history_notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
+    """Return the notes about the history of a Kafka or RocketMQ group.
 
-    `from_start`: the lives begin with the first retained entry.
+    `from_start` is True if the lives begin with the first retained entry.
     """
     found = []
     if len(group_lives) > 1:
@@ -162,8 +162,8 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
 
 
 def _why_later(first: AnyHistoryEntry) -> str:
-    is_found = isinstance(first, HistoryEntry) and first.observed
-    return "the group existed before it was observed" if is_found else "retention deleted the earlier ones"
+    is_observed = isinstance(first, HistoryEntry) and first.observed
+    return "the group existed before it was observed" if is_observed else "retention deleted the earlier ones"
 
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
@@ -187,13 +187,13 @@ def first_of_each(
 
 
 def joined_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Joined]:
-    """Return the members that joined in a rebalance."""
+    """Return the members that joined, with the times since `began_ms`."""
     joins = first_of_each(entries, JOINS)
     return [Joined(member_id, max(0, event.at_ms - began_ms)) for member_id, event in joins.items()]
 
 
 def removed_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Removed]:
-    """Return the members that were removed in a rebalance."""
+    """Return the members that were removed, with the times since `began_ms`."""
     removals = first_of_each(entries, REMOVALS)
     return [
         Removed(member_id, max(0, event.at_ms - began_ms), event.reason, event.client_reason)
@@ -203,11 +203,11 @@ def removed_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Removed]:
 
 @dataclass(slots=True)
 class Segment:
-    """The entries of one rebalance, or those between two rebalances, for which `outcome` is None.
+    """The entries of one rebalance, or the entries between two rebalances if `outcome` is None.
 
-    `lead` are the entries of the same request or deadline just before the rebalance. `opening` is the
-    PreparingRebalance, or None if the beginning is not in the history. `gap`: entries are missing before or
-    in the segment.
+    `opening` is the PreparingRebalance entry, or None if the beginning is not in the history. `lead` are the
+    entries of the same request or deadline just before `opening`. If `gap`, entries are missing before or in
+    the segment.
     """
 
     outcome: RebalanceOutcome | None = None
@@ -219,27 +219,29 @@ class Segment:
 
     @property
     def is_begin_known(self) -> bool:
-        """Return True if the history has the time of the beginning. The records of the cluster's own
-        coordinator lack it, so in an observed group it is known only if polls saw the group rebalance.
+        """True if the history has the time when the rebalance began. In an observed group the time is known
+        only if polls saw the group rebalance.
         """
         opening = self.opening
         return opening is not None and (not opening.observed or opening.within_ms is not None)
 
     @property
     def began_ms(self) -> int:
+        """The time when the rebalance began, or of the first entry if the beginning is not known."""
         return (self.opening or self.entries[0]).at_ms
 
     @property
     def all_entries(self) -> list[HistoryEntry]:
-        """The entries of `lead` and the others."""
+        """The entries of `lead`, then `entries`."""
         return [*self.lead, *self.entries]
 
     @property
     def forming(self) -> HistoryEntry | None:
-        """The entry that formed the new generation, or None if there is none."""
+        """The entry that formed the new generation, or None if no generation was formed."""
         return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
 
     def end(self, outcome: RebalanceOutcome, at_ms: int | None = None) -> None:
+        """End the rebalance. A segment between two rebalances does not change."""
         if self.outcome is not None:
             self.outcome, self.ended_ms = outcome, at_ms
 
@@ -255,8 +257,8 @@ def generation_before(event: HistoryEntry) -> int:
 
 
 def _split(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
-    """Yield the entries in segments, which may be empty. A new one begins with each PreparingRebalance, after
-    each end of a rebalance, and after a gap that may hide either.
+    """Yield the segments, some of them empty. A segment begins at each PreparingRebalance entry, after the
+    end of each rebalance, and after a gap in which a rebalance may have begun or ended.
     """
     current = Segment()
     last: HistoryEntry | None = None
@@ -287,17 +289,19 @@ def _split(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
 def _is_unread(
     life: IncarnationHistory[HistoryEntry], last: HistoryEntry | None, event: HistoryEntry
 ) -> bool:
-    """Return True if the entries between these two were not read because nothing depends on them."""
+    """Return True if all entries between `last` and `event` are `life.unread`."""
     return last is not None and life.unread.issuperset(range(last.seq + 1, event.seq))
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
-    """Return True if the missing entries need not have changed the group's state or generation."""
+    """Return True if the group has the same state and generation after the missing entries as before."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 
 def _pop_lead(segment: Segment, opening: HistoryEntry) -> list[HistoryEntry]:
-    """Remove the entries of the opening's request or deadline from the segment that ends, and return them."""
+    """Remove the last entries that have the same request or deadline as `opening` from `segment`, and return
+    them.
+    """
     lead: list[HistoryEntry] = []
     while (
         segment.entries

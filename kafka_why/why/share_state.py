@@ -1,8 +1,8 @@
 """Finds a share group's unfinished requests to the share coordinator, partitions that no member has, and
 settings that differ between the brokers and the group's coordinator (row SP27).
 
-The brokers and the coordinator store the three settings that the coordinator reads, and a change through the
-gateway reaches both. They differ after a change that was sent to a broker directly, or if a gateway ended in
+The coordinator reads three settings of the group, which the brokers store, too. A change through the gateway
+reaches both. The settings differ after a change that was sent to a broker directly, or if a gateway ended in
 the middle of a change.
 """
 
@@ -19,18 +19,20 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, NamedPartitions, ShareSnapshot
 from kafka_why.contract.messages import SettingValue, name_of
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.model import AskedOfShares, SharesNow
+from kafka_why.why.model import SharePartitionStates, ShareStateRequest
 from kafka_why.why.moves import Partitions
 from kafka_why.why.reconciling import flat
 from kafka_why.wording import Lines, count, duration_text, listing, partitions_text
 
 _NOTHING: Partitions = frozenset()
-# Rows of errors after which the coordinator retries, and of those that undo the request.
+# Rows of errors after which the coordinator retries, and of errors that undo the request.
 _RETRIED, _NO_LONGER_REQUESTED = ("SI10", "SI11"), ("SO12",)
 
 
-def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
-    """Return the open tasks, each once per last error. An observed group has none."""
+def open_requests(share: ShareSnapshot) -> list[ShareStateRequest]:
+    """Return a request for each open task and each last error of its partitions. An observed group has no
+    tasks.
+    """
     found = []
     for task in share.tasks or ():
         by_code: dict[int, NamedPartitions] = {}
@@ -38,7 +40,7 @@ def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
             numbers = by_code.setdefault(topic.error_code, {}).setdefault(topic.topic_name, [])
             numbers += topic.partitions
         found += [
-            AskedOfShares(
+            ShareStateRequest(
                 task=task.task,
                 is_deletion=task.kind == "delete",
                 since_ms=task.asked_at_ms,
@@ -53,8 +55,8 @@ def asked_of(share: ShareSnapshot) -> list[AskedOfShares]:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request to the share coordinator about a partition. `is_open` is False once it has ended with the
-    error; a heartbeat then starts another one.
+    """A request to the share coordinator about a partition. `is_open` is False after the request has ended
+    with `error_code`; the next heartbeat then starts a new request.
     """
 
     task: str | None
@@ -64,9 +66,9 @@ class _Request:
     is_open: bool = True
 
 
-def shares_now(entries: Iterable[HistoryEntry]) -> SharesNow | None:
-    """Return the state of a share group's partitions after these entries, or None if the last entry is not of
-    an existing share group.
+def share_partitions_after(entries: Iterable[HistoryEntry]) -> SharePartitionStates | None:
+    """Return the states of a share group's partitions after these entries, or None if the group does not
+    exist any more or is not a share group.
     """
     tracker, last = _ShareStateTracker(), None
     for event in entries:
@@ -105,76 +107,80 @@ class _ShareStateTracker:
                 self._assigned.pop(event.member_id, None)
 
     def _remove(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Remove these partitions. In an observed group a deletion names only topics, without partitions."""
+        """Remove the partitions of the entry. In an observed group a deletion names topics without
+        partitions: then remove all partitions of these topics.
+        """
         topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
         gone = {p for p in (*self._requests, *self._initialized) if p in partitions or p.topic in topics}
         self._requests = {p: request for p, request in self._requests.items() if p not in gone}
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Record that requests to the share coordinator failed or timed out. In an observed group
-        the error is unknown, so the requests are removed.
+        """Record the error of failed or timed-out requests. Remove a request if it is no longer needed, or if
+        the group is observed, because then the error is unknown.
         """
         for partition in partitions & self._requests.keys():
             if event.observed or event.rule in _NO_LONGER_REQUESTED:
                 del self._requests[partition]
             elif event.error_code is not None:
-                asked = self._requests[partition]
+                request = self._requests[partition]
                 self._requests[partition] = replace(
-                    asked, error_code=event.error_code, is_open=event.rule in _RETRIED
+                    request, error_code=event.error_code, is_open=event.rule in _RETRIED
                 )
 
-    def now(self) -> SharesNow:
-        read = _NOTHING.union(*self._assigned.values())
-        alike: dict[_Request, list[TopicPartition]] = {}
-        for partition, asked in self._requests.items():
-            alike.setdefault(asked, []).append(partition)
-        return SharesNow(
+    def now(self) -> SharePartitionStates:
+        assigned = _NOTHING.union(*self._assigned.values())
+        by_request: dict[_Request, list[TopicPartition]] = {}
+        for partition, request in self._requests.items():
+            by_request.setdefault(request, []).append(partition)
+        return SharePartitionStates(
             initialized=len(self._initialized),
-            idle=by_topic(self._initialized - read) if self._assigned else {},
+            idle=by_topic(self._initialized - assigned) if self._assigned else {},
             asked=[
-                AskedOfShares(
-                    task=asked.task,
-                    is_deletion=asked.is_deletion,
-                    since_ms=asked.since_ms,
+                ShareStateRequest(
+                    task=request.task,
+                    is_deletion=request.is_deletion,
+                    since_ms=request.since_ms,
                     partitions=by_topic(partitions),
-                    error_code=asked.error_code,
-                    is_open=asked.is_open,
+                    error_code=request.error_code,
+                    is_open=request.is_open,
                 )
-                for asked, partitions in sorted(alike.items(), key=lambda item: item[0].since_ms)
+                for request, partitions in sorted(by_request.items(), key=lambda item: item[0].since_ms)
             ],
         )
 
 
-MAX_ASKED = 8
+MAX_REQUESTS = 8
 
 
-def share_lines(shares: SharesNow, now_ms: int) -> Lines:
+def share_lines(shares: SharePartitionStates, now_ms: int) -> Lines:
     """Yield the lines about unfinished requests to the share coordinator, oldest first, and about partitions
     without a member.
     """
-    asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]
-    yield from listing("Waiting", asked, len(shares.asked) - MAX_ASKED)
+    requests = [request_text(request, now_ms) for request in shares.asked[:MAX_REQUESTS]]
+    yield from listing("Waiting", requests, len(shares.asked) - MAX_REQUESTS)
     if shares.idle:
         number = count(sum(map(len, shares.idle.values())), "partition")
         yield "Idle", f"{number} initialized, but without a member: {partitions_text(shares.idle)}"
 
 
-def asked_text(asked: AskedOfShares, now_ms: int) -> str:
-    """Return `orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
-    what = "deleting the state" if asked.is_deletion else "initializing"
-    lasted = duration_text(max(now_ms - asked.since_ms, 0))
-    task = "" if asked.task is None else f" (task {asked.task})"
-    which = partitions_text(asked.partitions)
-    if not asked.is_open:
-        then = "a DeleteGroups" if asked.is_deletion else "the next heartbeat"
-        return f"{which}: {error_text(asked.error_code)}; {then} retries"
-    error = "" if asked.error_code is None else f", last {error_text(asked.error_code)}"
+def request_text(request: ShareStateRequest, now_ms: int) -> str:
+    """Return a text such as `orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE
+    (task x-0-0)`.
+    """
+    what = "deleting the state" if request.is_deletion else "initializing"
+    lasted = duration_text(max(now_ms - request.since_ms, 0))
+    task = "" if request.task is None else f" (task {request.task})"
+    which = partitions_text(request.partitions)
+    if not request.is_open:
+        then = "a DeleteGroups" if request.is_deletion else "the next heartbeat"
+        return f"{which}: {error_text(request.error_code)}; {then} retries"
+    error = "" if request.error_code is None else f", last {error_text(request.error_code)}"
     return f"{which}: {what} for {lasted}{error}{task}"
 
 
 def error_text(code: int | None) -> str:
-    """Return an error with its name: `error 15 COORDINATOR_NOT_AVAILABLE`."""
+    """Return a text such as `error 15 COORDINATOR_NOT_AVAILABLE`."""
     name = None if code is None else name_of(code)
     return f"error {code}" if name is None else f"error {code} {name}"
 
@@ -200,9 +206,7 @@ def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapsh
 
 
 def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> list[str]:
-    """Return a note for each difference between a group's own settings at the coordinator and at the
-    brokers.
-    """
+    """Return a note for each setting that differs between the coordinator (`own`) and the `brokers`."""
     sentences = []
     for name in _NAMES:
         here = None if (value := own.get(name)) is None else str(value)
@@ -218,7 +222,7 @@ def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> li
 
 
 def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
-    """Return the group's own settings at the brokers, or None if they do not show them."""
+    """Return the group's own settings at the brokers, or None if the principal may not see them."""
     resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
     with closing(kafka_clients.admin(client_config)) as admin:
         answer: dict[str, Any] = admin.describe_configs([resource], config_filter="all")

@@ -7,9 +7,9 @@ from enum import StrEnum
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, EntryType, GroupState, HistoryEntry
-from kafka_why.contract.kafka.history import MemberState as Kafkas
+from kafka_why.contract.kafka.history import MemberState as KafkaMemberState
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.moves import Assignments, Numbers
+from kafka_why.why.moves import AssignmentDecoder, Numbers
 from kafka_why.why.segments import IncarnationHistory
 
 
@@ -26,15 +26,17 @@ class MemberState(StrEnum):
     AWAY = "left for a while"
 
 
-_OF_CONSUMERS = {
-    Kafkas.STABLE: MemberState.HOLDS,
-    Kafkas.UNREVOKED_PARTITIONS: MemberState.REVOKING,
-    Kafkas.UNRELEASED_PARTITIONS: MemberState.WAITING,
+_BY_KAFKA_STATE = {
+    KafkaMemberState.STABLE: MemberState.HOLDS,
+    KafkaMemberState.UNREVOKED_PARTITIONS: MemberState.REVOKING,
+    KafkaMemberState.UNRELEASED_PARTITIONS: MemberState.WAITING,
 }
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A state from one time to another. The end is None while it lasts. `partitions` is None if unknown."""
+    """A state from one time to another. `to_ms` is None while the state lasts. `partitions` is None if
+    unknown.
+    """
 
     what: str
     from_ms: int
@@ -51,7 +53,7 @@ class StateTimeline:
 
     @property
     def is_open(self) -> bool:
-        """Return True if the member is in the group at the end of the history."""
+        """True if the member is in the group at the end of the history."""
         return bool(self.spans) and self.spans[-1].to_ms is None
 
     @property
@@ -60,7 +62,9 @@ class StateTimeline:
         return self.spans[-1].partitions if self.spans else None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
-        """Start a new state, or none if the member has left. A state of zero length leaves no span."""
+        """End the current state at `at_ms` and start the state `what`, or None if the member left. A state of
+        zero length leaves no span.
+        """
         spans = self.spans
         if spans and (last := spans[-1]).to_ms is None:
             if last.from_ms < at_ms:
@@ -86,7 +90,7 @@ def state_spans(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list
 
 
 def member_timelines(
-    group_lives: Iterable[IncarnationHistory[HistoryEntry]], assignments: Assignments
+    group_lives: Iterable[IncarnationHistory[HistoryEntry]], assignments: AssignmentDecoder
 ) -> list[StateTimeline]:
     """Return the timelines of all members, in the order in which they first joined."""
     found: list[StateTimeline] = []
@@ -103,12 +107,12 @@ def member_timelines(
 class _Members:
     """The members of one incarnation of the group, and their timelines."""
 
-    def __init__(self, assignments: Assignments) -> None:
+    def __init__(self, assignments: AssignmentDecoder) -> None:
         self.timelines: list[StateTimeline] = []
         self._assignments = assignments
         self._present: dict[MemberId, StateTimeline] = {}
         self._instances: dict[str, MemberId] = {}
-        self._joined_by: dict[MemberId, str] = {}  # the request of its last join
+        self._joined_by: dict[MemberId, str] = {}  # the request with which the member last joined
 
     def apply(self, event: HistoryEntry) -> None:
         at_ms, member_id = event.at_ms, event.member_id
@@ -143,13 +147,13 @@ class _Members:
                 self._set_holders(event.assignments, self._assignments.numbers(event), at_ms)
 
     def _apply_with_epochs(self, event: HistoryEntry) -> None:
-        """Set the state and the partitions of members in a group of the consumer protocol."""
+        """Set the states and the partitions of members in a group with epochs."""
         at_ms, member_id = event.at_ms, event.member_id
         match event.type:
             case EntryType.MEMBER_ADDED if member_id is not None:
                 self._timeline(member_id).become(MemberState.HOLDS, at_ms, 0)
             case EntryType.MEMBER_RECONCILED if member_id is not None and event.member_state is not None:
-                what = _OF_CONSUMERS[Kafkas(event.member_state)]
+                what = _BY_KAFKA_STATE[KafkaMemberState(event.member_state)]
                 self._timeline(member_id).become(what, at_ms, _number(event.assigned))
             case EntryType.MEMBER_LEFT_TEMPORARILY if member_id is not None:
                 timeline = self._timeline(member_id)
@@ -183,7 +187,7 @@ class _Members:
         self._joined_by[member_id] = event.cause
 
     def _set_members(self, members: Sequence[MemberId], at_ms: int) -> None:
-        """Set the current members, which all wait for their assignment."""
+        """Set the current members. All of them wait for their assignment."""
         for gone in self._present.keys() - set(members):
             self._present.pop(gone).become(None, at_ms)
         for member_id in members:

@@ -9,7 +9,7 @@ from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines
-from kafka_why.why.model import About, CauseKind, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.model import CauseKind, ClientRole, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, names_in
 from kafka_why.why.share_state import share_lines
 from kafka_why.why.work import work_lines
@@ -32,7 +32,7 @@ from kafka_why.wording import (
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8
-# For these kinds the reason in words adds nothing to the kind and the member.
+# For these kinds the kind and the member say all that the reason says.
 _EXPLAINED_BY_KIND = (
     CauseKind.MEMBER_JOINED,
     CauseKind.MEMBER_LEFT,
@@ -61,11 +61,11 @@ def names_of(report: Report) -> Names:
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:
-    """Return the cause and the members that it names: `session timeout: worker-2`."""
+    """Return the kind of cause and its members: `session timeout: worker-2`."""
     cause = rebalance.cause
     if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
         return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
-    return f"{cause.kind}: {_listed(cause.member_ids, names)}"
+    return f"{cause.kind}: {_member_names(cause.member_ids, names)}"
 
 
 def _headline(report: Report, clock: Clock) -> str:
@@ -107,7 +107,7 @@ def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> Vis
     return visible_text([head, *(INDENT + line for line in columns(details(r, now_ms, names)))])
 
 
-_GAPS = {
+_ABSENCE_CAUSES = {
     CauseKind.MEMBER_LEFT: "a restart, or processing that exceeded max.poll.interval.ms",
     CauseKind.SESSION_TIMEOUT: "a process that was killed and restarted, or paused (GC, suspended)",
     CauseKind.MEMBER_GONE: "a restart, processing that exceeded max.poll.interval.ms, or a paused process",
@@ -116,20 +116,20 @@ _GAPS = {
 
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     """Yield the lines about a rebalance, each with its label."""
-    yield from _cause(r, names)
-    yield from client_lines(r, names, About.CAUSE)
+    yield from _cause_lines(r, names)
+    yield from client_lines(r, names, ClientRole.CAUSE)
     if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
         yield "changed", names.put_in(r.converted)
     if r.returned is not None:
-        yield "back", _back(r, r.returned, names)
-    yield "took", _took(r, now_ms)
-    yield from epoch_lines(r, names) if r.has_epochs else _waiting(r, names)
-    yield from _removed(r, names)
-    yield from client_lines(r, names, About.REMOVED, About.AWAITED)
+        yield "back", _return_text(r, r.returned, names)
+    yield "took", _took_text(r, now_ms)
+    yield from epoch_lines(r, names) if r.has_epochs else _awaited_lines(r, names)
+    yield from _removal_lines(r, names)
+    yield from client_lines(r, names, ClientRole.REMOVED, ClientRole.AWAITED)
     if not r.has_epochs:
-        yield from _formed(r, names)
+        yield from _generation_lines(r, names)
     if r.moves is not None and (r.moves.partitions or r.moves.released):
-        yield "moved", _moved(r.moves, "task" if r.has_tasks else "partition")
+        yield "moved", _moves_text(r.moves, "task" if r.has_tasks else "partition")
         yield from (("", line) for line in _member_lines(r.moves.members, names))
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
@@ -141,8 +141,10 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
         yield "idle", f"{what}, for up to {longest}"
 
 
-def _cause(r: Rebalance, names: Names) -> Lines:
-    """Yield why the rebalance began, by which request, and the member that caused it."""
+def _cause_lines(r: Rebalance, names: Names) -> Lines:
+    """Yield the reason of the rebalance, the request or deadline that began it, and the member that caused
+    it.
+    """
     if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason):
         yield "why", names.put_in(r.cause.reason)
     if partitions := _new_partitions(r):
@@ -158,8 +160,8 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 
 def _new_partitions(r: Rebalance) -> str:
-    """Return the partitions that topics have probably gained, or "" if there are none: the members are the
-    same, and no member had those partitions before.
+    """Return the partitions that topics have probably gained, or "" if none. The members did not change, and
+    no member had these partitions before.
     """
     again = (CauseKind.JOINED_AGAIN, CauseKind.LEADER_REJOINED, CauseKind.METADATA_CHANGED)
     if r.moves is None or not r.moves.fresh or r.cause.kind not in again:
@@ -169,17 +171,17 @@ def _new_partitions(r: Rebalance) -> str:
         for side in zip(*((member.gained, member.lost) for member in r.moves.members), strict=True)
     )
     new = [TopicPartition(*partition) for partition in sorted(gained - lost)]
-    # If there are others, a cooperative assignor is moving them in two rebalances.
+    # If more partitions are fresh, a cooperative assignor is moving partitions in two rebalances.
     return partition_list(new) if len(new) == r.moves.fresh else ""
 
 
-def _back(r: Rebalance, returned: Joined, names: Names) -> str:
-    """Return when the client came back, and the usual causes of such a gap if the client gave no reason."""
+def _return_text(r: Rebalance, returned: Joined, names: Names) -> str:
+    """Return when the client came back and, if it gave no reason, the usual causes of an absence."""
     text = f"as {names.of(returned.member_id)} after {duration_text(returned.after_ms)}"
-    return text if r.cause.client_reason else f"{text}: {_GAPS[r.cause.kind]}"
+    return text if r.cause.client_reason else f"{text}: {_ABSENCE_CAUSES[r.cause.kind]}"
 
 
-def _took(r: Rebalance, now_ms: int) -> str:
+def _took_text(r: Rebalance, now_ms: int) -> str:
     if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
         return f"{duration_text(r.completing_ms)} for the assignment; its beginning was not seen"
     if r.is_begin_unknown:
@@ -215,11 +217,11 @@ def _took(r: Rebalance, now_ms: int) -> str:
     return f"{whole} {until}{': ' if phases else ''}{', '.join(phases)}{lost}"
 
 
-def _waiting(r: Rebalance, names: Names) -> Lines:
+def _awaited_lines(r: Rebalance, names: Names) -> Lines:
     """Yield the awaited members, the slowest first."""
     if r.observed:
         if r.waited_for:
-            yield "awaited", f"{_listed(r.waited_for, names)} (inferred)"
+            yield "awaited", f"{_member_names(r.waited_for, names)} (inferred)"
         return
     joined = {j.member_id: j.after_ms for j in r.joined}
     removed = {gone.member_id for gone in r.removed}
@@ -227,12 +229,12 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
     if came:
         yield "rejoined", shortened([f"{names.of(m)} {duration_text(joined[m])}" for m in came])
     never = [m for m in r.waited_for if m not in joined and m not in removed]
-    # A client whose id was assigned but that had not joined when the generation was formed was no member yet.
+    # A client that had a member id, but had not joined when the generation was formed, is not a member.
     silent = [m for m in never if m in r.members]
     if never and r.outcome is RebalanceOutcome.UNDER_WAY and r.generation_to is None:
-        yield "awaited", _listed(never, names)
+        yield "awaited", _member_names(never, names)
     elif silent:
-        yield "silent", f"{_listed(silent, names)}: did not rejoin, but is still in the group"
+        yield "silent", f"{_member_names(silent, names)}: did not rejoin, but is still in the group"
     if r.from_state == GroupState.EMPTY and r.extensions:
         yield "extended", f"the initial delay, {count(r.extensions, 'time')}, because more members joined"
     elif r.extensions:
@@ -241,7 +243,7 @@ def _waiting(r: Rebalance, names: Names) -> Lines:
         yield "last", f"{names.of(r.last or '')}, which never rejoined"
 
 
-def _removed(r: Rebalance, names: Names) -> Lines:
+def _removal_lines(r: Rebalance, names: Names) -> Lines:
     for gone in r.removed:
         if gone.member_id not in r.cause.member_ids or gone.after_ms > 0:
             quoted = f' ("{gone.client_reason}")' if gone.client_reason else ""
@@ -250,7 +252,7 @@ def _removed(r: Rebalance, names: Names) -> Lines:
             yield "removed", f"{names.of(gone.member_id)}{after}: {reason}"
 
 
-def _formed(r: Rebalance, names: Names) -> Lines:
+def _generation_lines(r: Rebalance, names: Names) -> Lines:
     if r.generation_to is None or r.outcome is RebalanceOutcome.UNKNOWN:
         return
     change = f"generation {r.generation_from} -> {r.generation_to}"
@@ -269,7 +271,7 @@ def _formed(r: Rebalance, names: Names) -> Lines:
         yield "", "no assignment arrived"
 
 
-def _moved(moves: Moves, noun: str) -> str:
+def _moves_text(moves: Moves, noun: str) -> str:
     needlessly = "" if moves.needless is None else f", {moves.needless} needlessly"
     parts = [f"{moves.moved} of {count(moves.partitions, noun)}{needlessly}"]
     if moves.fresh:
@@ -298,5 +300,5 @@ def _size(topics: dict[str, list[int]]) -> int:
     return sum(map(len, topics.values()))
 
 
-def _listed(member_ids: Sequence[MemberId], names: Names) -> str:
+def _member_names(member_ids: Sequence[MemberId], names: Names) -> str:
     return shortened([names.of(m) for m in member_ids])

@@ -21,8 +21,8 @@ from kafka_why.wording import Lines, Names, duration_text, member_listing, parti
 def connect_work(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, ConnectWork]:
-    """Return the work assigned to each worker of Kafka Connect, or {} if the group is not one of Connect's or
-    the bytes cannot be decoded. A member with empty bytes has no work.
+    """Return the work assigned to each worker of Kafka Connect. Return {} if the protocol is not Connect's or
+    the bytes cannot be decoded. Members without work have empty bytes and are omitted.
     """
     if assignments is None or protocol_name not in connect_protocol.PROTOCOL_NAMES:
         return {}
@@ -39,8 +39,8 @@ def connect_work(
 def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
-    """Return the tasks assigned to each thread of Kafka Streams, or {} if the group is not one of Streams' or
-    the bytes cannot be decoded.
+    """Return the tasks assigned to each thread of Kafka Streams. Return {} if the protocol is not that of
+    Streams or the bytes cannot be decoded.
     """
     if assignments is None or protocol_name != PROTOCOL_NAME:
         return {}
@@ -82,7 +82,7 @@ def _error(code: int) -> str | None:
 
 
 def work_lines(r: Rebalance, names: Names) -> Lines:
-    """Yield the lines about connectors and tasks; none for a group of consumers."""
+    """Yield the lines about the work of Connect's workers or Streams' threads."""
     if r.connect:
         yield from _connect_lines(r.connect, names)
     if r.streams:
@@ -108,8 +108,8 @@ def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
 
 
 def _work(work: ConnectWork) -> str:
-    """Return a worker's work: `+ connector source, tasks source 0-1   - tasks sink 0`. Without the sign `+`
-    the work is complete.
+    """Return a text such as `+ connector source, tasks source 0-1   - tasks sink 0`. Without `+` the text has
+    all work of the worker.
     """
     assigned, revoked = "", _units(work.revoked_connectors, work.revoked_tasks)
     if found := _units(work.connectors, work.tasks):

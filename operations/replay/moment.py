@@ -31,7 +31,7 @@ from kafka_why.groups.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from kafka_why.why.share_state import asked_of, asked_text
+from kafka_why.why.share_state import open_requests, request_text
 from kafka_why.wording import (
     INDENT,
     Clock,
@@ -132,8 +132,8 @@ def share_state_lines(share: ShareSnapshot, at_ms: int) -> Iterator[str]:
     for kind, partitions in kinds.items():
         if partitions:
             yield f"{kind}: {partitions_text(partitions)}"
-    for asked in asked_of(share):
-        yield f"Task: {asked_text(asked, at_ms)}"
+    for asked in open_requests(share):
+        yield f"Task: {request_text(asked, at_ms)}"
 
 
 def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str | None:

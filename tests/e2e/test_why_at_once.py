@@ -191,7 +191,7 @@ def test_notify_sends_each_rebalance_once_although_killed_before(
 def test_group_is_explained_after_the_fact(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
 ) -> None:
-    monkeypatch.setattr(live_sources, "WATCH_S", 1)
+    monkeypatch.setattr(live_sources, "POLLING_S", 1)
     group = new_group()
     with closing(member(broker, group, epochs=epochs)) as stays:
         share(stays)

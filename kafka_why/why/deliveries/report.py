@@ -1,5 +1,5 @@
-"""Reads gateways' counts of one share group from the telemetry topic, adds them up, and concludes the
-probable fault.
+"""Reads gateways' counts of one share group's deliveries from the telemetry topic, adds them up, and finds
+the probable fault.
 """
 
 from collections import OrderedDict
@@ -38,8 +38,8 @@ class Verdict(StrEnum):
 
 
 class SuspectLine(Struct, frozen=True, kw_only=True):
-    """A record that may be poison. `at_ms` is when a gateway last reported it. `outcome` is one of
-    `kafka_why.contract.telemetry`, and is inferred unless the record was rejected or accepted.
+    """A record that may be poison. `at_ms` is the time when a gateway last reported the record. `outcome` is
+    a constant of `kafka_why.contract.telemetry`, inferred unless the record was rejected or accepted.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class SuspectLine(Struct, frozen=True, kw_only=True):
 
 class MemberSum(Struct, frozen=True, kw_only=True):
     """The totals of one member. `processing_ms` is the mean time from the delivery of a record to its
-    acknowledgement, and `processing_max_ms` the longest; both are None if it acknowledged nothing.
+    acknowledgement, and `processing_max_ms` the longest. Both are None if the member acknowledged nothing.
     """
 
     member_id: str
@@ -81,16 +81,15 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
-    """The counts of one member in one partition. Unlike those in telemetry, its JSON includes zeros."""
+    """The counts of one member in one partition. Unlike in telemetry records, the JSON includes zeros."""
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """The deliveries of a share group between two times, as gateways counted them. `lock_ms` is 0 if no
-    broker has reported it.
+    """The deliveries of a share group between two times, as gateways counted them.
 
-    `rows` are in the order of topic, partition and member. `others` has the sums of the rows beyond the
-    maximum. `is_cut`: there were too many records to read, so the earliest are missing. `member_id` is the
-    member of the verdict.
+    `rows` are in the order of topic, partition and member. `others` has the sums of the rows beyond
+    ROWS_MAX. If `is_cut`, the earliest records are missing because there were too many to read. `member_id`
+    is the member that the verdict blames. `lock_ms` is the lock duration, or 0 if no broker has reported it.
     """
 
     group_id: str
@@ -120,14 +119,14 @@ class LoneDeliveries(Struct, frozen=True):
 ROWS_MAX, SUSPECTS_MAX, MEMBERS_MAX = 1_000, 1_000, 1_000
 INTERVALS = 24
 MANY = 20
-"""The minimum number of failed deliveries that cannot be due to a few bad records."""
+"""The number of failed deliveries from which a few bad records cannot be the reason."""
 _MOST, _FEW = 0.5, 0.1
 
 Key = tuple[str, int, int]
 
 
 class Sums:
-    """The sums of one group's records between two times. Records are added in the order of the topic."""
+    """The sums of one group's telemetry records between two times. Add the records in the topic's order."""
 
     def __init__(self, group_id: str, from_ms: int, to_ms: int) -> None:
         self._group_id = group_id
@@ -142,7 +141,7 @@ class Sums:
         self._last: GroupDeliveries | None = None
 
     def add(self, record: GroupDeliveries, at_ms: int) -> None:
-        """Add a record of the group, written at this time."""
+        """Add a record of the group with the timestamp `at_ms`."""
         self._last = record
         self._gateways.add(record.gateway_id)
         interval = self._intervals.setdefault(max(at_ms - self._from_ms, 0) // self._step_ms, Counted())
@@ -241,7 +240,7 @@ def _member(member_id: str, counted: Counted) -> MemberSum:
 
 
 def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLine:
-    """Combine the gateways' counts of one record; each gateway has seen some of its deliveries."""
+    """Combine the gateways' counts of one record. Each gateway has seen some of the record's deliveries."""
     found = [suspect for _, suspect in of_gateways.values()]
     outcomes = {suspect.outcome for suspect in found}
     released_by = dict.fromkeys(name for suspect in found for name in suspect.released_by)
@@ -261,14 +260,14 @@ def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLi
 RECORDS_MAX = 100_000
 """The maximum number of records to read: the last ones of the group's partition, including other groups'."""
 DEFAULT_MS = 24 * 3_600_000
-"""The time to read if the caller sets no start."""
+"""The length of the report's time if the caller sets no start."""
 
 
 def read_deliveries(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
 ) -> DeliveryReport | None:
-    """Return the deliveries between two times, by default of the last day, or None if there are none. Raises
-    KafkaError.
+    """Return the deliveries from `since_ms` to `to_ms`, by default those of the last day. Return None if
+    there are no deliveries. Raises KafkaError.
     """
     from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))

@@ -22,13 +22,13 @@ _SLOW = 0.8
 duration.
 """
 _RENEWS = 1
-"""A member renews often from this number of renewals per record."""
+"""A member renews locks often if it has at least this number of renewals per record."""
 _HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
 
 
-def strangers(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
-    """Yield a note about clients that got records but are not among the group's `known` members, which
-    include former ones. Brokers do not check membership.
+def non_member_notes(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
+    """Yield a note if clients got records but were never in the group: brokers do not check membership.
+    `known` are the group's current and former members.
     """
     found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
     if found:
@@ -48,7 +48,7 @@ def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> Visib
     return visible_text([seen, *table(report, names), *columns(lines(report, names))])
 
 
-def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
+def lone_deliveries_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
     """Return the text about a group that has deliveries but no history."""
     report = alone.deliveries
     head = f"Group {report.group_id} has no history here: the brokers may coordinate it."
@@ -56,7 +56,9 @@ def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
 
 
 def table(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the counts by partition and member: at most MAX_ROWS, those with the most deliveries."""
+    """Yield the lines of a table of counts by partition and member: the MAX_ROWS rows with the most
+    deliveries.
+    """
     most = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
     shown = [row for row in report.rows if row in most]
     rows: list[tuple[str, ...]] = [_HEADS, *(_cells(row, place_text(row), names) for row in shown)]
@@ -121,7 +123,9 @@ def place_of(one: SuspectLine) -> str:
 
 
 def suspect_text(one: SuspectLine, report: DeliveryReport, names: Names) -> str:
-    """Return `delivered 5 times (limit 5), released 4 times by a, b; archived, or a dead letter`."""
+    """Return a text such as `delivered 5 times (limit 5), released 4 times by a, b; archived, or a dead
+    letter`.
+    """
     limit = f" (limit {report.delivery_limit})" if one.deliveries >= report.delivery_limit else ""
     parts = [f"delivered {_times(one.deliveries)}{limit}"]
     if one.releases:

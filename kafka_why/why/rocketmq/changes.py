@@ -20,7 +20,7 @@ from kafka_why.why.rocketmq.model import (
     Trap,
     symptoms,
 )
-from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
+from kafka_why.why.segments import IncarnationHistory, by_incarnation, history_notes
 
 _KINDS = {
     EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
@@ -251,7 +251,7 @@ def report(
         traps=[t for t in traps if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
         differences=[d for d in differences if d.to_ms is None or since_ms is None or d.to_ms >= since_ms],
         symptoms=symptoms(now, traps, differences, now_ms),
-        notes=[*notes(group_lives), *_producers(group_lives)],
+        notes=[*history_notes(group_lives), *_producers(group_lives)],
         changes=shown,
     )
 

@@ -21,7 +21,7 @@ from kafka_why.contract.telemetry import (
     telemetry_key,
 )
 from kafka_why.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, DeliveryReport, Sums, Verdict
-from kafka_why.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
+from kafka_why.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, non_member_notes
 from kafka_why.wording import Clock
 
 MINUTE_MS = 60_000
@@ -68,8 +68,8 @@ def of(*records: GroupDeliveries) -> DeliveryReport:
 
 def test_sf22_client_receiving_records_without_membership_is_named() -> None:
     shown = of(counted([row("a", accepted=3), row("b", accepted=1), row("c")]))
-    assert [*strangers(shown, {"a", "b"})] == []
-    (sentence,) = strangers(shown, {"a"})
+    assert [*non_member_notes(shown, {"a", "b"})] == []
+    (sentence,) = non_member_notes(shown, {"a"})
     assert sentence.startswith("b got records but was never in the group")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
 from kafka_why.why.client_telemetry import Push, Telemetry
-from kafka_why.why.model import About
+from kafka_why.why.model import ClientRole
 from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
@@ -156,7 +156,7 @@ def test_certain_last_poll_is_exact_to_a_second(data: st.DataObject) -> None:
         for said in r.clients_said:
             if said.is_certain:
                 removed = {gone.member_id: gone.after_ms for gone in r.removed}
-                after_ms = removed[said.member_id] if said.about is About.REMOVED else 0
+                after_ms = removed[said.member_id] if said.about is ClientRole.REMOVED else 0
                 moment_ms = r.began_ms + after_ms
                 true_ms = moment_ms - max(p for p in polls if p <= moment_ms)
                 assert said.last_poll_before_ms is not None

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
+from kafka_why.why.model import AwaitedPartitions, CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, analyze, report
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
@@ -203,7 +203,7 @@ def test_ongoing_rebalance_names_awaited_members_and_partitions() -> None:
     assert last.outcome is RebalanceOutcome.UNDER_WAY
     assert "waiting for members to reach the target assignment" in block(reported(history), 2)
     waiting = next(way for way in last.progress if way.member_id == "B")
-    assert waiting.waited_for == [HandedOver({"orders": [4, 5], "prices": [0, 1]}, "A")]
+    assert waiting.waited_for == [AwaitedPartitions({"orders": [4, 5], "prices": [0, 1]}, "A")]
     assert waiting.waiting_ms is None
 
 

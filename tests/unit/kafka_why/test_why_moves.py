@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
-from kafka_why.why.moves import Assignments, compare, needless, owners
+from kafka_why.why.moves import AssignmentDecoder, compare, needless, owners
 from tests.unit.kafka_why.page_facts import played
 from tests.unit.kafka_why.why_story import STORY
 
@@ -24,7 +24,7 @@ def t(*numbers: int) -> frozenset[TopicPartition]:
 def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
     entry = next(entry for entry in played(*STORY) if entry.type is EntryType.STABLE)
     of_a = encode_assignment(Assignment(tuple(t(1))))
-    read = Assignments()
+    read = AssignmentDecoder()
     for seq, (assignments, expected) in enumerate(
         [({"a": of_a, "b": b""}, {"a": t(1), "b": t()}), ({"a": of_a, "b": b"for b"}, None), (None, None)]
     ):

@@ -30,7 +30,7 @@ from kafka_why.remoting.codes import RequestCode
 from kafka_why.rocketmq_group import filter_text
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import ClientError
-from kafka_why.why.history import HistoryUnavailable, near_names
+from kafka_why.why.history import HistoryUnavailable, similar_groups
 from kafka_why.why.rocketmq.polled.model import (
     BrokerView,
     ClientAnswer,
@@ -138,7 +138,7 @@ class ClusterPoller:
     async def _unknown(self, group_id: str) -> HistoryUnavailable:
         near = list[str]()
         with suppress(ClusterUnavailable):  # name servers may list no topics
-            near = near_names(group_id, await self.group_ids())
+            near = similar_groups(group_id, await self.group_ids())
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         return HistoryUnavailable(f"no broker has a consumer or an offset of group {group_id}{meant}")
 
