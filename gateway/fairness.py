@@ -12,16 +12,16 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from gateway.limits import UNLIMITED
 
-# In a fair queue the waiting time depends on the number of waiting tenants, not on the load of one. A tenant
-# is a principal, or the address of anonymous clients. The connections of a tenant share its turns. A client
-# with many principals has many turns, but no more than in a queue without tenants.
+# In a fair queue a tenant's waiting time depends on the number of waiting tenants, not on how many requests
+# one of them sends. A tenant is a principal, or the IP address of anonymous clients. All connections of a
+# tenant share its turns. A client with several principals has several turns, as in a queue without tenants.
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant whose request the current task serves, empty for work of the gateway itself."""
 
 
 class Waiter(Protocol):
-    """An item of a queue."""
+    """An item of a `FairQueue`."""
 
     def done(self) -> bool:
         """Return True if the item no longer waits, because its client has gone."""
@@ -39,7 +39,7 @@ class Turn(asyncio.Future[None]):
 
     @classmethod
     def of(cls, request_bytes: int) -> "Turn":
-        """Return a turn for a request of this size."""
+        """Return a turn for a request of `request_bytes` bytes."""
         turn = cls(loop=asyncio.get_running_loop())
         turn.request_bytes = request_bytes
         return turn
@@ -54,7 +54,7 @@ class FairQueue(Generic[W]):
         self._lines: OrderedDict[str, deque[W]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        """Return False if nobody waits."""
+        """Return False if the queue is empty."""
         return bool(self._lines)
 
     @property
@@ -67,8 +67,8 @@ class FairQueue(Generic[W]):
         self._lines.setdefault(TENANT.get(), deque()).append(waiter)
 
     def first(self) -> W | None:
-        """Return the next waiter, or None if nobody waits. Skip waiters that are done, which do not use up
-        their tenant's turn.
+        """Return the next waiter, or None if nobody waits. Waiters that are done are dropped, and do not use
+        up their tenant's turn.
         """
         while self._lines:
             tenant, line = next(iter(self._lines.items()))
@@ -80,7 +80,7 @@ class FairQueue(Generic[W]):
         return None
 
     def popleft(self) -> W:
-        """Remove and return the first waiter, and move its tenant to the end of the queue."""
+        """Remove the waiter that `first` has returned, and move its tenant to the end of the queue."""
         tenant, line = self._lines.popitem(last=False)
         waiter = line.popleft()
         if line:
@@ -89,9 +89,9 @@ class FairQueue(Generic[W]):
 
 
 class CapacityLimiter:
-    """A limiter for `requests` concurrent requests of fewer than `total_bytes` bytes in total. The last
-    request may exceed the bytes. Waiting tenants take turns. `async with` acquires capacity for a request of
-    0 bytes.
+    """A limiter of concurrent requests. It admits requests while it has fewer than `requests` of them, and
+    these have fewer than `total_bytes` bytes. Waiting tenants take turns. `async with` acquires capacity for
+    a request of 0 bytes.
     """
 
     def __init__(self, requests: int, total_bytes: int = UNLIMITED) -> None:
@@ -101,7 +101,7 @@ class CapacityLimiter:
 
     @property
     def waiting(self) -> int:
-        """The number of connections that wait for capacity."""
+        """The number of requests that wait for capacity."""
         return self._waiting.waiting
 
     def try_acquire(self, request_bytes: int = 0) -> bool:
@@ -122,12 +122,12 @@ class CapacityLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just acquired the capacity
+            if not turn.cancelled():  # `release` had just given it the capacity
                 self.release(request_bytes)
             raise
 
     def release(self, request_bytes: int = 0) -> None:
-        """Release the capacity of a request, and give it to waiting ones."""
+        """Release the capacity of a request, and give it to waiting requests."""
         self._requests_left += 1
         self._bytes_left += request_bytes
         while self._has_capacity and self._waiting.first() is not None:
@@ -174,8 +174,8 @@ class FairThread:
         self._lock = Lock()
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-        """Call `work` in the thread, and return the future of its result. A call cancelled in time does not
-        start.
+        """Call `work` in the thread, and return the future of its result. If the future is cancelled before
+        the call starts, there is no call.
         """
         result: Future[R] = Future()
         with self._lock:
@@ -184,10 +184,10 @@ class FairThread:
         return asyncio.wrap_future(result)
 
     def _run_next(self) -> None:
-        """Run the next call, which may not be the one for which this was submitted."""
+        """Run the call whose turn it is. It may be another call than the one that submitted this."""
         with self._lock:
             if self._waiting.first() is None:
-                return  # it was cancelled
+                return  # the call was cancelled
             waiting = self._waiting.popleft()
         result = waiting.result
         if not result.set_running_or_notify_cancel():

@@ -24,9 +24,9 @@ class Limits:
 
     A connection has at most `in_flight_per_connection` unanswered requests. While these have
     `in_flight_bytes_per_connection` bytes or more, the gateway does not read from the connection, so one
-    frame may exceed this limit. `forwarded` limits the concurrent requests at brokers over all connections,
-    and `at_coordinator` those at the coordinator that it does not park. The gateway does not read from
-    connections that wait for this capacity.
+    frame may exceed this limit. `forwarded` limits the concurrent requests of all connections at brokers, and
+    `at_coordinator` those at the coordinator, without parked ones. The gateway does not read from a
+    connection that waits for such capacity.
 
     If clients have to authenticate, a connection must do so within `authentication_timeout_s`, and until then
     has one request at a time. A TLS handshake has the same timeout.
@@ -48,11 +48,11 @@ class Limits:
     in_flight_bytes_per_connection: int = 16 * MIB
     at_coordinator: int = 4_000  # a coordinator that answers 2,000 a second answers each within 2 s
     bytes_at_coordinator: int = 256 * MIB
-    large_bytes_per_s: int = 8 * MIB  # of requests to it, after a burst
-    large_burst_bytes: int = 16 * MIB  # of the members of a group that all start at once
+    large_bytes_per_s: int = 8 * MIB  # of large requests to the coordinator, after a burst
+    large_burst_bytes: int = 16 * MIB  # as when all members of a group start at once
     parked_bytes: int = 256 * MIB  # of requests that the coordinator parks
     groups_per_request: int = 10_000  # Kafka has no bound
-    groups_answer_bytes: int = 32 * MIB  # of the answer to such a request
+    groups_answer_bytes: int = 32 * MIB  # of the answer to a request about several groups
     forwarded: int = 20_000
     unanswered_bytes: int = 512 * MIB  # of requests, whole or in part, of all clients together
     unread_bytes: int = 512 * MIB  # of responses, of all clients together
@@ -62,14 +62,14 @@ class Limits:
     upstream_timeout_s: float = 30.0  # for the gateway's own requests
     groups_behind_max_s: float = 3.0  # for ListGroups to wait for the reader of the groups topic
     member_held_s: float = 3.0  # by a coordinator that does not answer: docs/decisions/0009
-    topics_look_up_s: float = 3.0  # of what the gateway adds to a member's request, else sent without it
+    topics_look_up_s: float = 3.0  # after this, a member's request is sent without its topics
     quota_window_num: int = 11  # quota.window.num
     quota_window_s: float = 1.0  # quota.window.size.seconds
 
     def with_settings(
         self, settings: Mapping[str, str], known: "Mapping[str, LimitSetting] | None" = None
     ) -> "Limits":
-        """Return these limits changed by settings, whose names are those in `known`, by default SETTINGS.
+        """Return these limits, changed by `settings`. `known` has the possible settings, by default SETTINGS.
         Raises LimitError.
         """
         known = SETTINGS if known is None else known

@@ -26,9 +26,10 @@ _INTERVAL_S = 1.0
 
 
 class RateLimitedWarning:
-    """A log event that is written at most once a second: the first one at once. For the event loop's thread.
+    """A log event that is written at most once a second, the first time at once. Use it on the event loop's
+    thread.
 
-    Each line has, in the field `counted`, the number of events since the previous line. Its other fields
+    `counted` is the name of the field with the number of events since the previous line. The other fields
     describe only the last event.
     """
 
@@ -42,23 +43,21 @@ class RateLimitedWarning:
         self._event = event
         self._counted = counted
         self._level = level
-        self._unsaid = 0
+        self._unlogged = 0
         self._last: dict[str, Any] = {}
         self._is_waiting = False
 
     def add(self, **last: Any) -> None:
-        """Count an event. `last` are the fields of its log line, whose texts are truncated to
-        ERROR_MAX_CHARS.
-        """
-        self._unsaid += 1
+        """Count an event. `last` has its other fields, whose texts are truncated to ERROR_MAX_CHARS."""
+        self._unlogged += 1
         self._last = last
         if not self._is_waiting:
             self._write_line()
 
     def _write_line(self) -> None:
-        self._is_waiting = self._unsaid > 0
+        self._is_waiting = self._unlogged > 0
         if self._is_waiting:
             shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
-            getattr(log, self._level)(self._event, **{self._counted: self._unsaid}, **shown)
-            self._unsaid, self._last = 0, {}
+            getattr(log, self._level)(self._event, **{self._counted: self._unlogged}, **shown)
+            self._unlogged, self._last = 0, {}
             asyncio.get_running_loop().call_later(_INTERVAL_S, self._write_line)

@@ -21,7 +21,7 @@ GROUP_REQUEST_RATE, CONNECTION_CREATION_RATE = "group_request_rate", "connection
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 
 Entity = tuple[str | None, str | None]
-"""A user and a client id. One is None if the quota does not depend on it."""
+"""A user and a client id. Either is None if the quota does not depend on it."""
 
 
 class QuotasError(ValueError):
@@ -31,18 +31,18 @@ class QuotasError(ValueError):
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
     """The rules of a quotas file: requests a second by entity, and new connections a second by IP address.
-    `DEFAULT` is for all without their own entry.
+    The entry `DEFAULT` applies to everyone without an entry.
     """
 
     requests: Mapping[Entity, float] = field(default_factory=dict)
     connections: Mapping[str, float] = field(default_factory=dict)
 
     def request_rate(self, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Return the rate that applies to a client, and the clients that share it, or None if there is no
-        quota.
+        """Return the entity whose clients share the quota of this client, and its rate, or None if there is
+        no quota.
 
-        The order is that of Kafka's ClientQuotaManager. A user's quota applies to all of its client ids
-        together. A default gives each user, or each client id, its own quota.
+        The order is that of Kafka's ClientQuotaManager. All client ids of a user share the user's quota. A
+        default gives each user, or each client id, a separate quota.
         """
         for named, shared in (
             ((user, client_id), (user, client_id)),
@@ -60,7 +60,7 @@ class QuotaRules:
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """Return the new connections a second that an IP address may make, or None if there is no quota."""
+        """Return how many new connections a second an IP address may open, or None if there is no quota."""
         return self.connections.get(address, self.connections.get(DEFAULT))
 
 
@@ -154,7 +154,7 @@ class TokenBucket:
         return max(-self._tokens / self.rate, 0.0)
 
     def is_full(self, now_s: float) -> bool:
-        """Return True if the bucket equals a new one."""
+        """Return True if the bucket has as many tokens as a new one."""
         self._refill(now_s)
         return self._tokens >= self._burst
 
@@ -164,19 +164,18 @@ class TokenBucket:
             self._at_s = now_s
 
 
-# Full buckets are dropped when there are more, because clients choose their ids.
-_BUCKETS = 10_000
+# Above this number, full buckets are dropped, because clients choose their ids.
+_BUCKETS_MAX = 10_000
 # Longer client ids are hashed, because 10,000 ids of 32 kB would need much memory.
 _CLIENT_ID_MAX_CHARACTERS = 256
-# The time that a new connection waits for its turn, as long as clients do
-# (socket.connection.setup.timeout.max.ms).
+# A new connection waits no longer than this: clients wait as long (socket.connection.setup.timeout.max.ms).
 _LONGEST_WAIT_S = 30.0
 NO_RULES = QuotaRules()
 
 
 class Quotas:
-    """The token buckets of a gateway's clients. A bucket that was looked up is valid until `version` changes.
-    For the event loop's thread.
+    """The token buckets of a gateway's clients. A caller may keep a bucket until `version` changes. Use it on
+    the event loop's thread.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class Quotas:
         self._longest_s = limits.quota_window_s
         self._requests: dict[Hashable, TokenBucket] = {}
         self._connections: dict[Hashable, TokenBucket] = {}
-        self._drop_above = _BUCKETS
+        self._drop_above = _BUCKETS_MAX
         rate = limits.connection_creation_rate
         self.all_connections = None if rate == UNLIMITED else self._new(rate, _LONGEST_WAIT_S)
         """The bucket of new connections from all addresses (`max.connection.creation.rate`)."""
@@ -217,25 +216,26 @@ class Quotas:
         rate = self._rules.connection_rate(address)
         return None if rate is None else self._bucket(self._connections, address, rate)
 
-    def buckets(self) -> int:
-        """Return the number of buckets."""
+    @property
+    def bucket_count(self) -> int:
+        """The number of buckets."""
         return len(self._requests) + len(self._connections)
 
     def _bucket(self, buckets: dict[Hashable, TokenBucket], key: Hashable, rate: float) -> TokenBucket:
         bucket = buckets.get(key)
         if bucket is None or bucket.rate != rate:
             bucket = buckets[key] = self._new(rate)
-            if self.buckets() > self._drop_above:
+            if self.bucket_count > self._drop_above:
                 self._drop_full(except_for=bucket)
         return bucket
 
     def _drop_full(self, except_for: TokenBucket) -> None:
-        """Remove full buckets."""
+        """Remove full buckets, because new ones would equal them."""
         now_s = self.now_s()
         for buckets in (self._requests, self._connections):
-            for key in [k for k, one in buckets.items() if one is not except_for and one.is_full(now_s)]:
+            for key in [k for k, b in buckets.items() if b is not except_for and b.is_full(now_s)]:
                 del buckets[key]
-        self._drop_above = max(_BUCKETS, 2 * self.buckets())
+        self._drop_above = max(_BUCKETS_MAX, 2 * self.bucket_count)
         self.version += 1
 
     def _new(self, rate: float, longest_s: float | None = None) -> TokenBucket:

@@ -34,9 +34,9 @@ CHECKS = (LISTENING, BROKERS, COORDINATOR)
 Checks = dict[str, str | None]
 """The reason why a check fails, by the check's name. The reason is None if it does not fail."""
 
-# An outcome is reused for this time, because each check of the coordinator costs it a batch.
+# The outcome of a check is reused for this time, because each check of the coordinator costs it a batch.
 AGE_MAX_S = 5.0
-# The timeout of a check, less than that of the callers, so that they get the reason.
+# The timeout of a check. Callers have a longer one, so that they get the reason.
 _CHECK_TIMEOUT_S = 2.0
 # The group in the request to the coordinator. It need not exist.
 _GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
@@ -58,12 +58,12 @@ class DrainingServer(Protocol):
 
 
 Check = Callable[[], Awaitable[str | None]]
-"""Returns the reason why it fails, or None."""
+"""A readiness check. It returns the reason why it fails, or None."""
 
 
 class Readiness:
-    """The readiness checks of one gateway: that it listens, and others by name. Runs on the event loop's
-    thread.
+    """The readiness checks of one gateway: that it listens, and `others` by name. Use them on the event
+    loop's thread.
     """
 
     def __init__(self, server: DrainingServer, others: Mapping[str, Check]) -> None:
@@ -84,8 +84,8 @@ class Readiness:
         return None if self._server.is_listening else "the gateway does not listen"
 
     async def _recent(self, name: str) -> str | None:
-        """Return the outcome of a check that began a short time ago, or of a new one. All callers share
-        it.
+        """Return the outcome of the check `name`. Callers share a check that is running or that began at most
+        AGE_MAX_S ago.
         """
         began_s, task = self._recent_checks.get(name, (0.0, None))
         if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
@@ -112,7 +112,7 @@ async def _brokers_check(cluster: Cluster) -> str | None:
 
 async def _coordinator_check(backend: AnsweringBackend) -> str | None:
     if time.monotonic() - backend.answered_at_s <= AGE_MAX_S:
-        return None  # clients keep it busy
+        return None  # clients' requests have shown it
     header = backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
     answer = await backend.ask(DescribeGroup(**header))
     if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -152,8 +152,8 @@ class ListeningServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningGateway:
-    """A running gateway. Its methods are for other threads than its own. They raise TimeoutError if the event
-    loop does not respond.
+    """A running gateway. Call its methods from any thread but the gateway's. They raise TimeoutError if the
+    event loop does not respond.
     """
 
     address: Address
@@ -171,7 +171,7 @@ class RunningGateway:
         return self._call(numbers(), LOOP_TIMEOUT_S)
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
-        """Return the outcomes of the readiness checks: see `gateway.running`."""
+        """Return the outcomes of the readiness checks, except those in `exclude`."""
         return self._call(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
@@ -190,15 +190,15 @@ class RunningGateway:
 
 
 Started = Future[RunningGateway]
-"""Gets the gateway when it listens, or else the error."""
+"""The future of a gateway that is being started. It is done when the gateway listens or has failed."""
 
 
 @contextmanager
 def running_on_thread(serve: Callable[[Started], Coroutine[None, None, None]]) -> Iterator[RunningGateway]:
-    """Run `serve` on the event loop of a new thread until the block ends. Raises what it raises before the
-    gateway listens.
+    """Run `serve` on the event loop of a new thread until the block ends. Raises the error of `serve` if it
+    fails before the gateway listens.
     """
-    _freeze_imports()
+    _tune_interpreter()
     started = Started()
     thread = threading.Thread(target=_run, args=(started, serve), name="gateway", daemon=True)
     thread.start()
@@ -220,15 +220,17 @@ def _run(started: Started, serve: Callable[[Started], Coroutine[None, None, None
 
 
 @cache
-def _freeze_imports() -> None:
-    """Exempt the objects of all imported modules from garbage collection, once in each process.
+def _tune_interpreter() -> None:
+    """Tune garbage collection and thread switches for a gateway, once in each process.
 
-    The objects of requests make collections frequent. When collections skip the modules, a request takes 0.74
-    of the processor time with 500 under way on one connection, 0.89 with 1,000 connections, and the slowest
-    hundredth of 500 takes 0.63 of the time.
+    The many objects of requests make collections frequent. `freeze` exempts the objects of all imported
+    modules. With 500 requests under way on one connection, a request then takes 0.74 of the processor time,
+    and the slowest hundredth takes 0.63 of the time. With 1,000 connections a request takes 0.89 of the
+    processor time.
 
-    The objects of one large request trigger a collection of all objects of requests, which takes 40 ms of a
-    step, several times. With these thresholds the request has a few small collections.
+    With Python's own thresholds, the objects of one large request trigger several collections of all
+    requests' objects, each of which takes 40 ms of a step. With these thresholds there are a few small
+    collections.
     """
     gc.collect()
     gc.freeze()
@@ -317,7 +319,7 @@ class _LoopWatch:
             self._loop.call_soon_threadsafe(self._has_turned.set)
 
     def _sample_again(self, cpu_s: float) -> None:
-        """Sample again while the loop is in the same turn."""
+        """Measure the watched step while the loop is in the same turn."""
         stack = self._stack()
         if not stack or stack[0] is not self._step:
             self._step = stack[0] if stack else self._step
@@ -350,7 +352,7 @@ class _LoopWatch:
 
 
 def _innermost(stack: list[FrameType]) -> str:
-    """Return the innermost function of ours on the stack, as text."""
+    """Return the module, name and line of the innermost function of ours on the stack."""
     ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OURS]
     frame = (ours or stack)[-1]
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{frame.f_lineno}"

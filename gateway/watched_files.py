@@ -15,12 +15,10 @@ log = structlog.get_logger()
 
 
 class WatchedFiles(Generic[T]):
-    """The parsed content of some files. `value` is that of the last valid files."""
+    """The parsed content of files. `value` is the content when they were last valid."""
 
     def __init__(self, files: Sequence[Path], read: Callable[[], T]) -> None:
-        """Read the files. Raises the errors of `read`, which name the file but have no part of its
-        content.
-        """
+        """Read the files. Raises the errors of `read`, which name the file but quote none of it."""
         self._files = files
         self._read = read
         self._used = self._signatures()
@@ -28,14 +26,14 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def read_again(self) -> bool:
-        """Read the files and return True if they have changed since `value` was read. Raises the errors of
+        """If the files have changed since `value` was read, read them and return True. Raises the errors of
         `read`.
         """
         return self._read_if_other(self._signatures())
 
     def refresh(self) -> bool:
-        """Read the files and return True if they have changed. Invalid files are logged once. Any thread may
-        call this.
+        """If the files have changed, read them and return True. Invalid files are logged once, and `value`
+        stays. Any thread may call this.
         """
         found = self._signatures()
         try:

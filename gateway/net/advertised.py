@@ -1,9 +1,9 @@
 """The addresses that clients get for brokers (docs/decisions/0024).
 
 A template is `HOST:PORT` with `{node}` for the broker's node id and `{port}` for the port of the broker's
-listener. Without templates clients get the address that they connected to. There is one gateway per template.
-Each broker is reached through one of them, and through another one while that one does not accept
-connections. So all gateways give the same address for a broker, and clients use all gateways.
+listener. Without templates clients get the address that they connected to. Each gateway has one template. A
+broker is assigned to one gateway, or to another while that gateway does not accept connections. All gateways
+give the same address for a broker, so clients use all gateways.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def parse_templates(text: str) -> tuple[Template, ...]:
 
 class Advertised:
     """The advertised addresses of brokers. `ports` returns the port of each broker's open listener, by node
-    id. Each has passed `validate`.
+    id. `validate` has accepted these ports.
     """
 
     def __init__(self, templates: Sequence[Template], ports: Callable[[], dict[int, int]]) -> None:
@@ -87,7 +87,7 @@ class Advertised:
             template = self._templates[(node_id + number) % count]
             if template not in self._down:
                 return template.address(node_id, port)
-        # This gateway reaches none of them, perhaps because of the network.
+        # No gateway accepts connections from this one, perhaps because of the network.
         return self._templates[node_id % count].address(node_id, port) if count else None
 
     def node_id(self, server_name: str | None) -> int | None:
@@ -96,8 +96,8 @@ class Advertised:
         return next((node_id for node_id in found if node_id is not None), None)
 
     async def watch(self) -> None:
-        """Check periodically which gateways accept connections, until cancelled. A single gateway is not
-        checked.
+        """Check periodically which gateways accept connections, until cancelled. If there is only one
+        gateway, return.
         """
         while len(self._templates) > 1:
             await self.check()

@@ -26,7 +26,7 @@ from gateway.net.lifecycle import forget_frames
 from gateway.net.limits.requests import ForwardedRequests
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.responses import Responses
-from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes, relay
+from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes_undecoded, relay
 from gateway.net.writing import ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
@@ -61,7 +61,7 @@ class Connection:
         self._forwarded: asyncio.Queue[tuple[RequestHeader, ResponseSlot, Screened | None]] = asyncio.Queue()
         self._at_broker = ForwardedRequests(listener.forwarding)
         self._upstream: Upstream | None = None
-        self._returning: asyncio.Task[None] | None = None
+        self._relaying: asyncio.Task[None] | None = None
 
     @property
     def unanswered(self) -> int:
@@ -70,7 +70,7 @@ class Connection:
 
     @property
     def items(self) -> int:
-        """The number of items of requests that have their own capacity at the coordinator."""
+        """The number of items with capacity at the coordinator, such as the groups of one request."""
         return self._responses.fan_out.items
 
     @property
@@ -101,7 +101,7 @@ class Connection:
                 tasks.create_task(self._end_with_client())
                 await self._work(tasks)
         except ExceptionGroup as errors:
-            reason = self._listener.log_lines.ended(self._peer, errors)
+            reason = self._listener.log_lines.log_end(self._peer, errors)
             forget_frames(errors)
         finally:
             self._listener.counts.closed[reason] += 1
@@ -124,7 +124,7 @@ class Connection:
                 await self._start(tasks, request_header(message), message, slot)
             except ProtocolError:
                 # Earlier requests are well-formed, and get a response.
-                await self._client.dispatcher.turn(slot)
+                await self._client.dispatcher.wait_for_earlier(slot)
                 raise
             del message  # it may be large, and the next one may take long to arrive
 
@@ -165,7 +165,7 @@ class Connection:
         request = api.decode(header, message, None)
         if api.needs_capacity and not self._responses.try_acquire(slot):
             return False
-        answer = api.serve_at_once(self._call(header), request)
+        answer = api.serve_at_once(self._context(header), request)
         if answer is None:
             self._responses.release(slot)
             return False
@@ -184,17 +184,17 @@ class Connection:
             and not api.passes(self._listener.services)
         )
 
-    async def _in_order(self, slot: ResponseSlot, kind: RequestOrdering) -> None:
+    async def _in_order(self, slot: ResponseSlot, ordering: RequestOrdering) -> None:
         """Wait until a request of this ordering may start."""
-        if kind is not self._latest or kind is RequestOrdering.EXCLUSIVE:
-            await self._client.dispatcher.turn(slot)
-            self._latest = kind
+        if ordering is not self._latest or ordering is RequestOrdering.EXCLUSIVE:
+            await self._client.dispatcher.wait_for_earlier(slot)
+            self._latest = ordering
 
     async def _authenticate(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Serve a client that has not authenticated, or whose session has ended. The former may only request
-        versions and authenticate, the latter only authenticate again.
+        """Serve a SASL request, or any request of a client that is not authenticated. ApiVersions is allowed
+        before the first authentication, but not after the end of a session.
         """
         if self._session.failed is not None:
             raise AuthenticationFailed(self._session.failed)
@@ -211,7 +211,7 @@ class Connection:
                 await self._pass_sasl(tasks, header, message, slot)
                 return
             request = sasl.decode(header, message, None)
-            answer = await sasl.answer(self._call(header), request)
+            answer = await sasl.answer(self._context(header), request)
             if self._session.is_open:
                 self._client.authenticate()  # before the response, which lets the client send
             self._client.answer(slot, framed(codec.encode_response(header, answer)))
@@ -244,10 +244,10 @@ class Connection:
             await self._end_unauthenticated(outcome.failed)
 
     async def _end_unauthenticated(self, why: str) -> None:
-        """End the connection shortly after the last response, as a broker does. A client that sees both at
-        once may report only the end.
+        """End the connection shortly after the last response, as a broker does. A client that receives the
+        response and the end at once may report only the end.
         """
-        await self._client.dispatcher.answered()
+        await self._client.dispatcher.wait_for_all()
         await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
         raise AuthenticationFailed(why)
 
@@ -275,7 +275,7 @@ class Connection:
         if api.asks_coordinator:
             await self._responses.acquire(api, slot)
         try:
-            answer = await api.answer(self._call(header, oversized_bytes), request)
+            answer = await api.answer(self._context(header, oversized_bytes), request)
         except BaseException:
             self._responses.release(slot)
             raise
@@ -291,7 +291,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Forward the part of a request that the client is allowed to send."""
-        context = self._call(header)
+        context = self._context(header)
         if not apis.is_screening_needed(context):
             await self._forward(tasks, header, message, slot)
             return
@@ -319,14 +319,14 @@ class Connection:
         slot: ResponseSlot,
         screened: Screened | None = None,
     ) -> None:
-        """Forward a request unchanged. `_return` sends the response, with the errors of `screened` added."""
+        """Forward a request unchanged. `_relay_responses` adds the errors of `screened` to the response."""
         await self._in_order(slot, RequestOrdering.BROKERS)
         upstream = await self._connected(tasks, slot)
         if not expects_response(header, message):
             await upstream.send(message)
             self._client.answer(slot)
             return
-        await self._at_broker.acquire(partial(self._client.dispatcher.turn, slot))
+        await self._at_broker.acquire(partial(self._client.dispatcher.wait_for_earlier, slot))
         self._forwarded.put_nowait((header, slot, screened))
         await upstream.send(message)
 
@@ -337,7 +337,7 @@ class Connection:
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:
-                await self._client.dispatcher.turn(slot)
+                await self._client.dispatcher.wait_for_earlier(slot)
                 await upstream.authenticate()
             return upstream
         # A broker closes idle connections, but the client's connection is not idle.
@@ -345,20 +345,20 @@ class Connection:
             raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
         if upstream is not None and self._caches.shares.is_begun:
             raise UpstreamLost("the broker closed the connection of the share session")
-        if self._returning is not None:
-            self._returning.cancel()
+        if self._relaying is not None:
+            self._relaying.cancel()
         if upstream is not None:
             upstream.close()
         self._upstream = upstream = await self._listener.connect()
-        self._returning = tasks.create_task(self._return(upstream))
+        self._relaying = tasks.create_task(self._relay_responses(upstream))
         return upstream
 
-    async def _return(self, upstream: Upstream) -> None:
+    async def _relay_responses(self, upstream: Upstream) -> None:
         """Send the broker's responses to the client, in order."""
         while True:
             header, slot, screened = await self._forwarded.get()
             TENANT.set(self._session.tenant(self._peer))
-            if await upstream.next_bytes() > HELD_MAX_BYTES and passes(header, screened):
+            if await upstream.next_bytes() > HELD_MAX_BYTES and passes_undecoded(header, screened):
                 await relay(upstream, self._client, header, slot, screened)
             else:
                 response = await upstream.receive()
@@ -378,13 +378,13 @@ class Connection:
             return response
         decoded: Any = await offload.decode_response(header.api_key, header.api_version, response)
         if rewrite is not None:
-            await rewrite(self._call(header), decoded)
+            await rewrite(self._context(header), decoded)
         decoded, grows = (decoded, False) if screened is None else await screened.complete(decoded)
         if grows or len(response) > offload.AT_ONCE_BYTES:
             return await offload.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
 
-    def _call(self, header: RequestHeader, oversized_bytes: int = 0) -> RequestContext:
+    def _context(self, header: RequestHeader, oversized_bytes: int = 0) -> RequestContext:
         return RequestContext(
             services=self._listener.services,
             header=header,

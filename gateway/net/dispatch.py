@@ -23,7 +23,7 @@ class PauseReason(Enum):
     HELD = "all clients together have sent too much, or others have their turn"
     MUTED = "the client is throttled: no more of its requests are dispatched"
 
-    # The hash of an enum is a function of Python, and `reasons` is read for each request.
+    # An enum's own hash is a Python function, which is slow, and `reasons` is read for each request.
     __hash__ = object.__hash__
 
 
@@ -31,10 +31,10 @@ FULL, WAITING, HELD, MUTED = PauseReason
 
 
 class RequestReader:
-    """The reader of one client's requests. With any `reasons` the transport is paused.
+    """The reader of one client's requests. While there are `reasons` to pause, the transport is paused.
 
-    The transport is set when the client is connected. `requests` wait to be dispatched, and have `bytes`
-    bytes. `buffer` has the bytes of an incomplete request.
+    `transport` is set when the client is connected. `requests` wait to be dispatched, and have `bytes` bytes
+    together. `buffer` has the bytes of an incomplete request.
     """
 
     __slots__ = ("buffer", "bytes", "reasons", "requests", "transport")
@@ -85,7 +85,7 @@ class DispatchPhase(Enum):
     """The state of the connection's task concerning the next request."""
 
     AWAY = "it handles a request, or waits for the answers to earlier ones"
-    STARTING = "requests start at once; an answer meanwhile frees a slot, and does not start another one"
+    STARTING = "requests start at once; an answer meanwhile frees a slot, and starts no request"
     WAITING = "it waits for a request"
     GIVEN = "there is a request for it"
 
@@ -100,8 +100,8 @@ def _never(_: bytes, __: ResponseSlot) -> bool:
 
 class Dispatcher:
     """The dispatcher of one connection, with at most `in_flight_max` requests under way. `start_at_once` gets
-    each request first, with the slot of its response. If it returns False, `take` returns the request. No
-    other request is dispatched before the caller of `take` calls it again.
+    each request first, with the slot of its response. If it returns False, `take` returns the request, and no
+    other request is dispatched until `take` is called again.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class Dispatcher:
         self._given: tuple[bytes, ResponseSlot] | None = None
         """The request of the phase GIVEN."""
         self._wanted: Future[None] | None = None
-        """The future that the task waits for: a request, or its turn."""
+        """The future on which the task waits for a request, or for earlier responses."""
         self.in_flight_max = 1
         self.start_at_once: StartAtOnce = _never
 
@@ -142,13 +142,13 @@ class Dispatcher:
         self._given, self._phase = None, _AWAY
         return given
 
-    async def turn(self, slot: ResponseSlot) -> None:
-        """Wait until all earlier requests are answered."""
+    async def wait_for_earlier(self, slot: ResponseSlot) -> None:
+        """Wait until all requests before `slot` are answered."""
         slots = self._writing.slots
         while slots and slots[0] is not slot:
             await self._wait()
 
-    async def answered(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until all dispatched requests are answered."""
         while self._writing.slots:
             await self._wait()
@@ -181,7 +181,7 @@ class Dispatcher:
         if not self._reading.requests or len(slots) >= self.in_flight_max:
             return False
         if self._writing.unsent is not None or MUTED in self._reading.reasons:
-            return False  # no more responses to a client that does not read
+            return False  # a client that does not read gets no more responses
         if not self._life.state.reads:
             return False
         return not slots or self._writing.taken_bytes < self._bytes_max
@@ -192,8 +192,8 @@ class Dispatcher:
 
 
 class RequestOrdering(Enum):
-    """The order of a request relative to others. It waits for all earlier requests of another ordering. An
-    EXCLUSIVE request waits for all earlier requests, and all later requests wait for it.
+    """The order of a request relative to others. A request waits for all earlier requests of another
+    ordering. An EXCLUSIVE request waits for all earlier requests, and all later requests wait for it.
     """
 
     COORDINATOR = "answered by the gateway, most by way of the coordinator"

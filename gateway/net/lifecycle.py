@@ -40,9 +40,10 @@ class SlowSender(ConnectionError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Release the values in an error's frames, one of which may be a message. A log line can still show the
-    traceback. The error of a task group and the frame that raised it refer to each other. Only Python's
-    collector would free them, and it counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB.
+    """Release the local variables in an error's frames, one of which may be a large message. A log line can
+    still show the traceback. The error of a task group and the frame that raised it refer to each other, so
+    only Python's collector would free them. It counts objects, not bytes: 870 refused messages of 2 MiB took
+    1.2 GiB.
     """
     clear_frames(error.__traceback__)
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -80,8 +81,8 @@ class Watched(Protocol):
 
 
 class Timers:
-    """The timers of one connection. After `stop` there are none, and none can be set. Only the timers refer
-    to the connection, so that an ended connection is freed.
+    """The timers of one connection. After `stop` no timer runs, and none can be set. Only running timers
+    refer to the connection, so a connection that has ended is freed.
     """
 
     __slots__ = ("_handles", "_limits", "_loop", "heard_at_s")
@@ -109,7 +110,7 @@ class Timers:
         self._set(Deadline.IDLE, self._limits.idle_timeout_s, self._end_if_idle, client)
 
     def watch_writing(self, client: Watched) -> None:
-        """End the client if it does not read its responses for too long. The deadline moves while it
+        """End the client if it does not read its responses for too long. The deadline moves while the client
         reads.
         """
         self._set(
@@ -174,7 +175,7 @@ class ConnectionState(Enum):
     UNAUTHENTICATED = ("the client has not authenticated, so tighter limits apply", True, True)
     OPEN = ("requests are dispatched and answered", True, True)
     FINISHING = ("no more requests are dispatched; those under way are answered", False, True)
-    LINGERING = ("all are answered, and the client has been notified and has time to read", False, False)
+    LINGERING = ("all requests are answered, and the client has time to read the responses", False, False)
     ENDED = ("there is a reason to close the connection, or it is being closed", False, False)
     CLOSED = ("the socket is closed", False, False)
 
@@ -225,7 +226,7 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
         (ConnectionState.CLOSED, ConnectionEvent.END): ConnectionState.CLOSED,
     }
 )
-"""A missing event is a bug in this program, because no client can cause it."""
+"""An event that a state lacks here is a bug of the gateway, because no client can cause it."""
 
 
 class Impossible(AssertionError):
@@ -233,8 +234,8 @@ class Impossible(AssertionError):
 
 
 class Lifecycle:
-    """The state of one connection. `ended` is the reason why no more requests come. An ended connection has
-    no deadlines.
+    """The state of one connection. `ended` is done when no more requests come, and has the reason. A
+    connection that has ended has no deadlines.
     """
 
     __slots__ = ("_timers", "ended", "state")

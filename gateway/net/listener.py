@@ -40,7 +40,7 @@ class ConnectionLog:
         self.closed = RateLimitedWarning("a connection was closed", "connections")
         self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
 
-    def ended(self, client: str, errors: ExceptionGroup[Exception]) -> str:
+    def log_end(self, client: str, errors: ExceptionGroup[Exception]) -> str:
         """Log the reason why a connection ended, unless the client closed it. Return the reason for the
         metrics.
         """
@@ -59,12 +59,12 @@ class ConnectionLog:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listener, with the objects that its connections share. `node_id` is its broker, or None for the first
-    listener, which any broker may serve.
+    """A listener, with the objects that its connections share. `node_id` is its broker. It is None for the
+    first listener, whose requests any broker may serve.
 
-    `forwarding` limits the concurrent requests at brokers over all connections, and `capacity` those at the
-    coordinator. Requests that may be parked do not take capacity, because the requests that end their wait
-    may need it: `parked_memory` limits them. `large_requests` limits the bytes of large requests a second.
+    `forwarding` limits the concurrent requests of all connections at brokers, and `capacity` those at the
+    coordinator. Requests that may be parked take no capacity, because the requests that end their wait may
+    need it: `parked_memory` limits them. `large_requests` limits the bytes of large requests a second.
     """
 
     node_id: int | None
@@ -96,12 +96,12 @@ class CannotListen(OSError):
 async def open_listener(
     where: Address, protocol: Callable[[], BaseProtocol], *, shares_ports: bool = False
 ) -> asyncio.Server:
-    """Listen on this address, where port 0 is any free port. With `shares_ports` other processes may listen
+    """Listen on the address `where`. Port 0 is any free port. With `shares_ports` other processes may listen
     on the same port (SO_REUSEPORT). Raises CannotListen.
     """
     loop = asyncio.get_running_loop()
     try:
-        # One address of a name that has several, because a free port is free at one address.
+        # Only the first address of a host name, because a port that is free there may be taken at another.
         found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
         return await loop.create_server(
             protocol, str(found[0][4][0]), where.port, backlog=_BACKLOG, reuse_port=shares_ports
@@ -113,9 +113,6 @@ async def open_listener(
 def port_of(server: asyncio.Server) -> int:
     """Return the port of a listener."""
     return int(server.sockets[0].getsockname()[1])
-
-
-# The entrance of a gateway: its decision about each new connection, carried out.
 
 
 # Limits on connections: admission of new ones, and the number of files that the process may open.
@@ -135,7 +132,7 @@ _ACCEPTED = AdmissionDecision()
 
 
 class ConnectionAdmission:
-    """Admission of connections, which are counted by the client's IP address."""
+    """Admission of connections, with counts by the client's IP address."""
 
     def __init__(self, limits: Limits, quotas: Quotas) -> None:
         self._limits = limits
@@ -157,9 +154,9 @@ class ConnectionAdmission:
         if bucket is not None and not bucket.try_charge(now_s):
             # Closed late, as a broker does, because a client that reconnects at once costs more.
             return AdmissionDecision(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
-        every = self._quotas.all_connections
-        if every is not None and every.charge_exceeds(now_s):
-            return AdmissionDecision(wait_s=every.throttle_s(now_s))
+        shared = self._quotas.all_connections
+        if shared is not None and shared.charge_exceeds(now_s):
+            return AdmissionDecision(wait_s=shared.throttle_s(now_s))
         return _ACCEPTED
 
     def release(self, address: str) -> None:
@@ -186,7 +183,9 @@ def files_for(limits: Limits) -> int:
 
 
 def allow_open_files(wanted: int) -> None:
-    """Raise the soft limit to `wanted`. If the hard limit is lower, raise it to that and log a warning."""
+    """Raise the soft limit of open files to `wanted`. If the hard limit is lower, raise it to that, with a
+    warning.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < granted:
@@ -203,7 +202,7 @@ class EnteringClient(Protocol):
 
     @property
     def peer(self) -> str:
-        """Its IP address."""
+        """The client's IP address."""
 
     @property
     def ended(self) -> "Future[Exception]": ...
@@ -230,8 +229,8 @@ class Entrance:
         self.is_draining = False
 
     def receive(self, client: EnteringClient, begin: Callable[[], None]) -> None:
-        """Call `begin` to serve the client, or close its connection. Both may be some time later, and nothing
-        is read from the client meanwhile.
+        """Call `begin` to serve the client, or close its connection. Either may happen later. Until then
+        nothing is read from the client.
         """
         decision = self._admission.admit(client.peer)
         self._open += 1

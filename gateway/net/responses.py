@@ -45,19 +45,19 @@ class QuotaMeter:
         """The quotas' version, the principal and the client id of `_bucket`."""
         self._bucket: TokenBucket | None = None
 
-    def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
+    def count(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
         """Count a request. Return the bucket of the client's quota if the request exceeds it, else None."""
-        bucket = self._of(principal, client_id)
+        bucket = self._bucket_of(principal, client_id)
         if bucket is None or not bucket.charge_exceeds(self._quotas.now_s()):
             return None
         self._counts.throttled[api_key] += 1
         return bucket
 
     async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
-        """Charge an item of a request to the client's quota, and wait for each charge, because a quota's
-        limited debt would cover only a few items.
+        """Charge an item of a request to the client's quota, waiting until there is a token. A debt is
+        limited, so it would delay the client for only a few items.
         """
-        while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
+        while self._quotas.has_request_rates and (bucket := self._bucket_of(principal, client_id)):
             now_s = self._quotas.now_s()
             if bucket.try_charge(now_s):
                 return
@@ -67,12 +67,12 @@ class QuotaMeter:
             await asyncio.sleep(wait_s)
 
     def throttled(self, bucket: TokenBucket, fields: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
-        """Return the seconds for which to mute the connection, and the response with `throttle_time_ms`."""
+        """Return the seconds for which to mute the connection, and `fields` with `throttle_time_ms`."""
         throttle_s = bucket.throttle_s(self._quotas.now_s())
         self._counts.throttled_s += throttle_s
         return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}
 
-    def _of(self, principal: str, client_id: str | None) -> TokenBucket | None:
+    def _bucket_of(self, principal: str, client_id: str | None) -> TokenBucket | None:
         """Return the bucket of the client's quota, or None if it has none."""
         quotas = self._quotas
         wanted = quotas.version, principal, client_id
@@ -82,13 +82,13 @@ class QuotaMeter:
         return self._bucket
 
 
-# The bytes of an item are 0, because those of its request are counted once.
+# An item takes no bytes of the capacity, because the bytes of its whole request are counted.
 _NO_BYTES = 0
 
 
 class FanOutSlots:
     """The capacity and quota of the items of one connection's requests (`gateway.apis.context.FanOut`).
-    `items` is the number with capacity.
+    `items` is the number of items that hold capacity.
     """
 
     __slots__ = ("_capacity", "_counts", "_meter", "items")
@@ -131,12 +131,12 @@ class FanOutSlots:
             self.release()
 
 
+# Responses to ListGroups share the bytes of their entries, so their parts are not joined.
 _LIST_GROUPS = ApiKey.ListGroups.value
-"""Its responses share their entries."""
 
 
 class Responses:
-    """The responses of one connection: encodes them and puts them into their slots."""
+    """The gateway's own responses on one connection, which it encodes and puts into their slots."""
 
     __slots__ = (
         "_capacity",
@@ -157,7 +157,7 @@ class Responses:
         self._meter = QuotaMeter(listener.quotas, listener.counts)
         self.fan_out = FanOutSlots(listener.capacity, self._meter, listener.counts)
         self._parked: tuple[ResponseSlot, RequestHeader, Deferred, int, type[Response]] | None = None
-        """The parked request, and its number in `_parked_memory`. Later ones wait."""
+        """The parked request, and its number in `_parked_memory`. Later requests wait for it."""
         self._parked_memory = listener.parked_memory
         self._is_draining = False
 
@@ -166,7 +166,7 @@ class Responses:
         muted.
         """
         if api.is_metered:
-            slot.quota = self._meter.over(principal, header.client_id, header.api_key)
+            slot.quota = self._meter.count(principal, header.client_id, header.api_key)
             if slot.quota is not None:
                 self._client.mute()
 
@@ -200,8 +200,8 @@ class Responses:
         return slot.has_capacity
 
     async def acquire(self, api: Api, slot: ResponseSlot) -> None:
-        """Wait for the rate limit of large requests, and then for capacity at the coordinator, which a
-        request that may be parked does not need. Nothing is read from the client while it waits for capacity.
+        """Wait for the rate limit of large requests, and then for capacity at the coordinator. A request that
+        may be parked needs no capacity. Nothing is read from a client that waits for capacity.
         """
         await self._large_requests.acquire(slot.sent_bytes)
         if api.parks is None and not self.try_acquire(slot):
@@ -229,7 +229,7 @@ class Responses:
         if self._parked is not None and self._parked[0] is slot:
             self._parked_memory.remove(self._parked[3])
             self._parked = None
-        if response.cancelled() or slot.frame is not None:  # it may have been given up just after its answer
+        if response.cancelled() or slot.frame is not None:  # given up, perhaps just after the response came
             return
         try:
             result = response.result()

@@ -47,15 +47,15 @@ from kafka_why.contract.layout import TopicLayout
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The options of a gateway. It listens on `listen` for any broker, and for broker n on the port n + 1
-    above it. With port 0 the system chooses free ports. With `shares_ports` other processes of the same
+    """The options of a gateway. It listens on `listen` for all brokers, and for broker n on the port that is
+    n + 1 higher. With port 0 the system chooses free ports. With `shares_ports` other processes of the same
     gateway may listen on the same ports (SO_REUSEPORT).
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    With `templates` they are the addresses of brokers in responses (`gateway.net.advertised`).
+    `templates`, if any, give the addresses of brokers in responses (`gateway.net.advertised`).
 
-    If `reply_partition` is None, the gateway chooses one at random. If `acls` is None, every client may do
-    everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
+    If `reply_partition` is None, the gateway chooses a partition at random. If `acls` is None, every client
+    may do everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
     coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
     feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
     `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it
@@ -85,12 +85,11 @@ log = structlog.get_logger()
 
 
 class Gateway:
-    """The server of clients. `backend` answers requests to the coordinator, and `groups` is the view of the
-    groups that it lists.
+    """The server of clients. `backend` answers requests to the coordinator, and ListGroups shows `groups`.
 
-    Without `authorizer` no ACLs are checked; the brokers check requests that are passed to them, if clients
-    authenticate there. Without `telemetry`, requests about clients' metrics are passed to brokers. `evidence`
-    receives the counts of share groups' deliveries; without it, deliveries are not counted.
+    Without `authorizer` the gateway checks no ACLs. If clients authenticate at the brokers, these check the
+    requests that pass to them. Without `telemetry`, requests about clients' metrics pass to brokers.
+    `evidence` receives the counts of share groups' deliveries. Without it, deliveries are not counted.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class Gateway:
             quotas=quotas or Quotas(limits),
             counts=counts or GatewayCounts(),
         )
-        """The first listener. Brokers' listeners share all but its node id and connections."""
+        """The first listener. The brokers' listeners differ only in `node_id` and `connect`."""
         self._entrance = Entrance(limits, self._shared.quotas, self._shared.counts)
         self._write_buffers = WriteBufferLimit(limits.unread_bytes)
         self._receive_buffers = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
@@ -182,7 +181,7 @@ class Gateway:
         followed = [self._shared.security.follow(), self._advertised.watch()]
         if self._reports is not None:
             followed.append(self._reports.follow())
-        self._tasks = [asyncio.create_task(one) for one in followed]
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in followed]
 
     @property
     def is_draining(self) -> bool:
@@ -274,7 +273,7 @@ class Gateway:
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
         listener = replace(self._shared, node_id=node_id, connect=partial(self._connect, node_id))
-        may_begin = partial(self._accept, listener)
+        on_connected = partial(self._accept, listener)
         authenticated = not self._shared.security.is_sasl_required
         where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
@@ -282,7 +281,7 @@ class Gateway:
         stream = partial(
             ClientStream,
             self._shared.limits,
-            may_begin,
+            on_connected,
             self._shared.counts,
             self._write_buffers,
             self._receive_buffers,
@@ -295,7 +294,9 @@ class Gateway:
         return server
 
     async def _connect(self, node_id: int | None) -> Upstream:
-        """Connect to this broker, or with None to the first that answers. Raises UpstreamLost."""
+        """Connect to this broker, or to the first broker that answers if `node_id` is None. Raises
+        UpstreamLost.
+        """
         access = self._cluster.access
         if self._shared.security.by_broker:
             access = access.without_sasl()
@@ -314,7 +315,7 @@ class Gateway:
             connection.drain()
 
     def _note_server_names(self, tls: ssl.SSLContext) -> None:
-        """Store the server names in clients' handshakes. The context may already have a callback."""
+        """Store the server names that clients send in their handshakes. `tls` may already have a callback."""
         before = tls.sni_callback
 
         def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
@@ -325,7 +326,9 @@ class Gateway:
         tls.sni_callback = note
 
     def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
-        """Return the listener of the broker that the client named in its TLS handshake on the first port."""
+        """Return the listener of the broker that the client named in its TLS handshake on the first port,
+        else `listener`.
+        """
         tls = client.ssl_object
         if listener.node_id is not None or tls is None:
             return listener

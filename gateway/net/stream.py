@@ -38,8 +38,8 @@ class ClientStream(Endpoint, asyncio.Protocol):
     """The asyncio protocol of one client's connection. `on_connected` is called with the stream when the
     client is connected.
 
-    With `authenticated` False the tighter limits of `Limits` apply until `authenticate` is called. `ended` is
-    the reason why no more requests come. Setting it does not close the connection.
+    If `authenticated` is False, the tighter limits of `Limits` apply until `authenticate` is called. `ended`
+    is done when no more requests come, and has the reason. The connection is closed by `abort`.
     """
 
     # The parts do not refer to the stream, so it is freed with its owner.
@@ -81,7 +81,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._timers.heard_at_s = self._loop.time()
         self._counts.received_bytes += len(data)
         if len(data) >= LARGE_READ_BYTES:
-            self._receive_buffers.rest(self)
+            self._receive_buffers.skip_turn(self)
         try:
             self._reading.feed(data)
         except ProtocolError as error:
@@ -134,8 +134,8 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._resume()
 
     def _resume(self) -> None:
-        """Start requests or wake the waiting task, because capacity may be free. Pause reading while there is
-        none.
+        """Start requests or wake the waiting task, because capacity may be free. Pause reading while the
+        connection has too many requests or bytes.
         """
         reading, writing = self._reading, self._writing
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
@@ -179,7 +179,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     def finish(self) -> None:
         """Dispatch no more requests, and end when all dispatched ones are answered."""
         if self._life.on(ConnectionEvent.FINISH) is _FINISHING:
-            self._reading.forget_reasons()  # to see the client's end; its bytes are dropped
+            self._reading.forget_reasons()  # bytes are read only to see the client's end, and dropped
             self._resume()
 
     def _begin_linger(self) -> None:
@@ -244,7 +244,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     @property
     def ended(self) -> Future[Exception]:
-        """The reason why no more requests come."""
+        """The future of the reason why no more requests come."""
         return self._life.ended
 
     @property
@@ -263,19 +263,19 @@ class ClientStream(Endpoint, asyncio.Protocol):
         return len(self._writing.slots)
 
     @property
-    def lacks_a_part(self) -> bool:
-        """True if a part of the last frame is missing."""
+    def has_incomplete_frame(self) -> bool:
+        """True if a part of the last frame has not arrived."""
         return self._reading.buffer.partial
 
 
 HELD_MAX_BYTES = READ_BYTES
-"""Smaller responses are buffered, because one write costs less than two."""
+"""Smaller responses are received whole, because one write costs less than two."""
 
-# The bytes of a response to read: the correlation id, and a Fetch's session id.
+# The bytes of a response that are needed first: the correlation id, and a Fetch's session id.
 _HEAD_BYTES = 16
 
 
-def passes(header: RequestHeader, screened: Screened | None) -> bool:
+def passes_undecoded(header: RequestHeader, screened: Screened | None) -> bool:
     """Return True if a large response to this request may pass undecoded."""
     if screened is not None and screened.changes_response:
         return False

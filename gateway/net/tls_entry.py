@@ -55,7 +55,8 @@ class TlsEntry:
 
     async def _enter(self, entering: "_Entering") -> None:
         socket, loop = entering.socket, asyncio.get_running_loop()
-        loop.call_soon(entering.hand_over)  # before TLS begins, which `start_tls` calls soon
+        # This runs before TLS begins, because `start_tls` uses `call_soon`, too.
+        loop.call_soon(entering.hand_over)
         try:
             tls = await loop.start_tls(
                 socket, entering, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
@@ -88,7 +89,7 @@ class _Entering(Protocol):
         self._begin = begin
         self.make = make
         self._early = b""
-        """Bytes that arrived before TLS had the socket's transport, which is read from the start."""
+        """Bytes that arrived before TLS took over the socket's transport, which reads from the start."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin the handshake."""
@@ -122,7 +123,7 @@ class _Pauses(BufferedProtocol):
         self._tls = tls
         self._stream = stream
         self._is_paused = self._is_stream_paused = False
-        # called for all bytes of the client
+        # Assigned here because they are called for all bytes of the client.
         self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
         self.eof_received = tls.eof_received  # type: ignore[method-assign]
@@ -181,14 +182,14 @@ class Endpoint:
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The client's certificate in DER, None if it shows none."""
+        """The client's certificate in DER, or None if it has sent none."""
         tls = self._transport.get_extra_info("ssl_object")
         certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
         return certificate
 
     @property
     def own_host(self) -> str:
-        """The gateway's IP address of this connection."""
+        """The gateway's IP address on this connection."""
         return str(self._transport.get_extra_info("sockname")[0])
 
     @property

@@ -14,11 +14,12 @@ from gateway.quotas import TokenBucket
 class ResponseSlot:
     """The slot of one request in the order of responses.
 
-    `frame` is the response as a frame in one or several parts, None until it is ready. A request that expects
-    no response has no part. `waits_for` is cancelled if the connection ends before that. With `has_capacity`
-    the request holds capacity of the coordinator's limiter. `quota` is the quota that the request exceeds, or
-    None. `response_bytes` of the response are counted as unread (`gateway.net.limits.buffers`). `sent_bytes`
-    of the request are sent to the coordinator, 0 if the gateway refuses it.
+    `frame` is the response as a frame in one or several parts, or None until it is ready. It has no part if
+    the request expects no response. `waits_for` is the future of the response, which is cancelled if the
+    connection ends first. With `has_capacity` the request holds capacity of the coordinator's limiter.
+    `quota` is the quota that the request exceeds, or None. `response_bytes` of the response are counted as
+    unread (`gateway.net.limits.buffers`). `sent_bytes` of the request are sent to the coordinator, 0 if the
+    gateway refuses it.
     """
 
     __slots__ = (
@@ -53,7 +54,7 @@ class ResponseWriter:
     """The slots of the unanswered requests, in order. A slot is freed when the kernel has all of its
     response.
 
-    The transport is set when the client is connected. `taken_bytes` are the bytes of the requests that have
+    `transport` is set when the client is connected. `taken_bytes` are the bytes of the requests that have
     slots. `unsent` is done when the kernel has all responses, and None if it already has them. With `is_due`
     a call of `flush` is scheduled.
     """
@@ -72,7 +73,7 @@ class ResponseWriter:
         self.slots: deque[ResponseSlot] = deque()
         self.taken_bytes = 0
         self._being_sent = 0
-        """The number of first slots whose responses are written, but not yet all in the kernel."""
+        """The number of slots, from the first on, whose responses are written but not yet in the kernel."""
         self.is_due = False
         self.unsent: Future[None] | None = None
 
@@ -93,8 +94,8 @@ class ResponseWriter:
         self._counts.answered[slot.api_key].add(time.monotonic() - slot.began_s)
 
     def flush(self) -> bool:
-        """Write the responses that are ready and have no unanswered request before them. Return True if the
-        kernel has them.
+        """Write the responses that are ready, up to the first that is not. Return True if the kernel has
+        them.
         """
         self.is_due = False
         if self._being_sent or not self._may_write():

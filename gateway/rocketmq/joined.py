@@ -234,7 +234,7 @@ class JoinedConnection:
             return
         self.parts.counts.received_bytes += len(data)
         if len(data) >= LARGE_READ_BYTES:
-            self.parts.receive_buffers.rest(self)
+            self.parts.receive_buffers.skip_turn(self)
         self.count_held()
 
     def writing_changed(self, stream: JoinedStream) -> None:
@@ -352,7 +352,7 @@ class JoinedConnection:
         return self.client.held_bytes
 
     @property
-    def lacks_a_part(self) -> bool:
+    def has_incomplete_frame(self) -> bool:
         """True if a part of the client's last frame is missing."""
         return self.client.relay.is_incomplete
 

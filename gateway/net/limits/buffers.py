@@ -12,7 +12,7 @@ from gateway.net.lifecycle import SlowReader, SlowSender
 SMALL_BYTES = 16 * 1024
 # After this many bytes at once, the gateway stops reading from the client for this turn of the event loop.
 LARGE_READ_BYTES = 128 * 1024
-# While the limit is exceeded, the largest clients are determined again after this many more bytes.
+# While the limit is exceeded, the largest clients are searched again after this many more bytes.
 _STEP_BYTES = 1024 * 1024
 # Above this multiple of the limit the gateway does not read from any counted client.
 _ALL_HELD_ABOVE = 1.25
@@ -22,8 +22,8 @@ class CountedClient(Protocol):
     """A client whose bytes are counted."""
 
     @property
-    def lacks_a_part(self) -> bool:
-        """True if a part of its last frame is missing."""
+    def has_incomplete_frame(self) -> bool:
+        """True if a part of the client's last frame has not arrived."""
 
     def hold(self, *, held: bool) -> None:
         """Stop reading from the client, or continue."""
@@ -32,12 +32,13 @@ class CountedClient(Protocol):
 
 
 class ReceiveBufferLimit:
-    """A limit on the unanswered bytes that clients have sent. Clients with at most SMALL_BYTES are not
-    counted. Above `total_bytes` the gateway stops reading from the clients with the mean or more, until
-    enough is answered. From a quarter above the limit it stops reading from all counted clients. A held
-    client cannot complete its frame. So if the limit is exceeded for `patience_s`, the held clients with an
-    incomplete frame are disconnected. Source: Kafka's `queued.max.request.bytes` and its `SimpleMemoryPool`,
-    where one client can use up everything.
+    """A limit on the unanswered bytes of all clients. Clients with at most SMALL_BYTES are not counted.
+
+    Above `total_bytes` the gateway stops reading from the clients that have at least the mean, until enough
+    is answered. From a quarter above the limit it stops reading from all counted clients. Clients from which
+    it does not read are *held*. They cannot complete their frames, so if the limit is exceeded for
+    `patience_s`, held clients with an incomplete frame are disconnected. Source: Kafka's
+    `queued.max.request.bytes` and its `SimpleMemoryPool`, where one client can use up everything.
     """
 
     def __init__(self, total_bytes: int, patience_s: float) -> None:
@@ -51,7 +52,7 @@ class ReceiveBufferLimit:
 
     @property
     def held(self) -> int:
-        """The number of clients from which the gateway does not read."""
+        """The number of held clients."""
         return len(self._held)
 
     def count(self, client: CountedClient, number: int) -> bool:
@@ -76,25 +77,25 @@ class ReceiveBufferLimit:
         if self.bytes <= self._total_bytes:
             self._resume_held()
 
-    def rest(self, client: CountedClient) -> None:
+    def skip_turn(self, client: CountedClient) -> None:
         """Pause reading from a client for one turn of the event loop, so that others are served.
 
-        libuv reads up to 32 times, so 8 MiB, before it turns to another connection. With 40 clients at full
-        speed, others waited for 0.8 s.
+        libuv reads up to 32 times, or 8 MiB, before it turns to another connection. With 40 clients at full
+        speed, other clients waited for 0.8 s.
         """
         if client not in self._held:
             client.hold(held=True)
-            asyncio.get_running_loop().call_soon(self._end_rest, client)
+            asyncio.get_running_loop().call_soon(self._end_skip, client)
 
-    def _end_rest(self, client: CountedClient) -> None:
+    def _end_skip(self, client: CountedClient) -> None:
         if client not in self._held:
             client.hold(held=False)
 
     def _hold_largest(self) -> None:
         self._search_above_bytes = self.bytes + _STEP_BYTES
         is_high = self.bytes > _ALL_HELD_ABOVE * self._total_bytes
-        least = 0 if is_high else self.bytes / len(self._by_client)
-        for client in [client for client, number in self._by_client.items() if number >= least]:
+        least_bytes = 0 if is_high else self.bytes / len(self._by_client)
+        for client in [client for client, number in self._by_client.items() if number >= least_bytes]:
             self._held.add(client)
             client.hold(held=True)
         if self._timer is None:
@@ -102,7 +103,7 @@ class ReceiveBufferLimit:
 
     def _resume_held(self) -> None:
         if self._timer is None:
-            return  # none is held
+            return  # no client is held
         self._search_above_bytes = self._total_bytes
         self._timer.cancel()
         self._timer = None
@@ -111,11 +112,9 @@ class ReceiveBufferLimit:
             client.hold(held=False)
 
     def _disconnect_incomplete(self) -> None:
-        """Disconnect the held clients with an incomplete frame. They are forgotten when their connections
-        close.
-        """
+        """Disconnect the held clients with an incomplete frame. `forget` is called when they close."""
         self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._disconnect_incomplete)
-        for client in [client for client in self._held if client.lacks_a_part]:
+        for client in [client for client in self._held if client.has_incomplete_frame]:
             sent = self._by_client[client]
             client.end(SlowSender(f"all clients had sent too much, and {sent} bytes of it are incomplete"))
 
@@ -125,7 +124,7 @@ Disconnect = Callable[[Exception], None]
 
 class WriteBufferLimit:
     """A limit on the bytes of responses that clients have not read. Above `total_bytes` the client with the
-    most is disconnected.
+    most unread bytes is disconnected.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -138,9 +137,9 @@ class WriteBufferLimit:
         self._by_client[disconnect] = self._by_client.get(disconnect, 0) + number
         self.bytes += number
         while self.bytes > self._total_bytes:
-            largest = max(self._by_client, key=self._by_client.__getitem__)
-            left = self.forget(largest)
-            largest(SlowReader(f"it had not read {left} bytes, the most of all clients"))
+            disconnect_largest = max(self._by_client, key=self._by_client.__getitem__)
+            left = self.forget(disconnect_largest)
+            disconnect_largest(SlowReader(f"it had not read {left} bytes, the most of all clients"))
 
     def remove(self, disconnect: Disconnect, number: int) -> None:
         """Subtract counted bytes that the client has read."""

@@ -10,8 +10,7 @@ from gateway.fairness import CapacityLimiter, FairQueue, Turn
 # The limit on the bytes of all requests that the coordinator has parked.
 #
 # A parked request cannot wait for capacity, because the requests that end its wait may need it. So the
-# largest request is given up when their total is too large. A request no larger than the mean at the limit is
-# never given up.
+# largest parked request is given up when their total is too large. It is never smaller than the mean.
 
 
 class ParkedMemoryLimit:
@@ -27,7 +26,7 @@ class ParkedMemoryLimit:
 
     def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
         """Count a request until `remove` is called with the returned number. `shrink` calls `give_up` to end
-        the request. Of requests with the same size the latest is given up first.
+        the request. Of several requests with the same size, the latest is given up first.
         """
         number = next(self._numbers)
         self._by_number[number] = request_bytes, give_up
@@ -44,9 +43,7 @@ class ParkedMemoryLimit:
             self._largest_first.sort()
 
     def shrink(self) -> None:
-        """Give up the largest requests until the others are within the limit. Their `give_up` calls
-        `remove`.
-        """
+        """Give up the largest requests until the rest is within the limit. Their `give_up` calls `remove`."""
         while self.bytes > self._total_bytes:
             _, negative = heappop(self._largest_first)
             if -negative in self._by_number:
@@ -83,7 +80,7 @@ class LargeRequestRate:
         return self._waiting.waiting
 
     async def acquire(self, request_bytes: int) -> None:
-        """Wait until the request may pass. The last request of a burst may exceed it."""
+        """Wait until the request may pass. The last request of a burst may exceed the burst."""
         if request_bytes <= SMALL_BYTES or (not self._waiting and self._try_acquire(request_bytes)):
             return
         turn = Turn.of(request_bytes)
@@ -142,8 +139,8 @@ class ForwardedRequests:
         self.requests = 0
 
     async def acquire(self, answered: Callable[[], Awaitable[None]]) -> None:
-        """Acquire capacity for the next request. Without capacity behind earlier requests, wait until these
-        are `answered`.
+        """Acquire capacity for the next request. If there is none behind earlier requests, call `answered`,
+        which waits until these are answered.
         """
         if self.requests:
             if self._forwarding.behind.try_acquire():

@@ -80,7 +80,7 @@ class Play:
     async def _work(self) -> None:
         while True:
             request, place = await self.stream.dispatcher.take()
-            await self.stream.dispatcher.turn(place)
+            await self.stream.dispatcher.wait_for_earlier(place)
             self.stream.answer(place, request[1:5])
 
     async def _end(self) -> None:

@@ -108,7 +108,7 @@ def test_new_quota_rules_keep_the_buckets_of_unchanged_rates() -> None:
 
 
 def test_full_quota_buckets_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas_module, "_BUCKETS", 10)
+    monkeypatch.setattr(quotas_module, "_BUCKETS_MAX", 10)
     now_s = 0.0
     quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}), lambda: now_s)
     busy = quotas.requests_of("ann", "busy")
@@ -117,7 +117,7 @@ def test_full_quota_buckets_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None
     version = quotas.version
     for number in range(1_000):
         assert quotas.requests_of("ann", f"client-{number}") is not None
-    assert quotas.buckets() <= 12
+    assert quotas.bucket_count <= 12
     assert quotas.requests_of("ann", "busy") is busy
     assert quotas.version != version, "a connection may hold a bucket that was dropped"
 

@@ -26,7 +26,7 @@ class Client:
     received: ReceiveBufferLimit
     sent: int = 0
     is_held: bool = False
-    lacks_a_part: bool = True
+    has_incomplete_frame: bool = True
     ends: list[Exception] = field(default_factory=list)
 
     def hold(self, *, held: bool) -> None:
@@ -123,7 +123,7 @@ async def test_burst_of_one_client_does_not_keep_others_paused() -> None:
     received = ReceiveBufferLimit(10 * KIB, 60.0)
     resting, too_much = Client(received), Client(received)
     for client in (resting, too_much):
-        received.rest(client)
+        received.skip_turn(client)
         assert client.is_held
     received.count(too_much, 1_000 * KIB)
     await asyncio.sleep(0)
