@@ -13,6 +13,7 @@ import click
 
 from cli.coordinator_parameters import checked_pairs
 from gateway.limits import Limits
+from gateway.net.proxy_protocol import Network, parse_network
 from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts, parse_broker_port
 from gateway.rocketmq.options import DRAIN_TIMEOUT_S, ROCKETMQ_SETTINGS, RocketmqOptions, rocketmq_limits
 from gateway.security.authentication import ListenerSecurity, SecurityError
@@ -38,6 +39,8 @@ from kafka_why.contract.layout import TopicLayout
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _TEMPLATE = ParsedOption("HOST:PORT", AddressTemplate.parse, "an address such as mq.example.org:{port}")
+_NETWORK = ParsedOption("NETWORK", parse_network, "one such as 10.0.0.5 or 10.0.1.0/24")
+_ENFORCING, _PERMISSIVE = "enforcing", "permissive"
 _BROKER_PORT = ParsedOption("NAME/ID=PORT", parse_broker_port)
 
 NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as mq-1:9876;mq-2:9876")
@@ -62,12 +65,16 @@ class RocketmqListening:
     rocketmq_allowed_codes: tuple[int, ...]
     rocketmq_certificate: Path | None
     rocketmq_key: Path | None
+    rocketmq_tls_mode: str | None
+    rocketmq_proxies: tuple[Network, ...]
     rocketmq_limits: Limits
     rocketmq_drain_timeout_s: float
 
     def __post_init__(self) -> None:
         if self.rocketmq_advertised is not None and self.rocketmq_advertised_host is not None:
             raise click.UsageError("an advertised host and advertised listeners cannot be combined")
+        if self.rocketmq_tls_mode is not None and self.rocketmq_certificate is None:
+            raise click.UsageError("a mode of TLS needs a certificate")
 
     def servers(self, namesrv: tuple[str, ...]) -> RocketMqServers:
         """Return the access to the cluster of these name servers. Raises ClickException if a file cannot be
@@ -115,6 +122,8 @@ class RocketmqListening:
             upstream_tls=servers.tls,
             proxy_line=self.rocketmq_proxy_protocol,
             allowed_codes=frozenset(self.rocketmq_allowed_codes),
+            is_tls_permissive=self.rocketmq_tls_mode == _PERMISSIVE,
+            proxies=self.rocketmq_proxies,
             security=security,
             limits=self.rocketmq_limits,
         )
@@ -175,6 +184,11 @@ def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Com
             show_default=True,
             help="Listen 2 below the port of each broker, too, for clients with sendMessageWithVIPChannel.",
         ),
+    )
+
+
+def _entry_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
+    return (
         click.option(
             f"--{prefix}tls-certificate",
             "rocketmq_certificate",
@@ -186,6 +200,22 @@ def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Com
             "rocketmq_key",
             type=_FILE,
             help="The certificate's key (PEM); default: the key is in the certificate's file.",
+        ),
+        click.option(
+            f"--{prefix}tls-mode",
+            "rocketmq_tls_mode",
+            type=click.Choice([_ENFORCING, _PERMISSIVE]),
+            help="As RocketMQ's tls.server.mode: with a certificate, clients have to use TLS (enforcing, the "
+            "default), or may (permissive).",
+        ),
+        click.option(
+            f"--{prefix}proxy-protocol-from",
+            "rocketmq_proxies",
+            type=_NETWORK,
+            multiple=True,
+            metavar="NETWORK",
+            help="Load balancers whose connections begin with the client's address (PROXY protocol 1 or 2), "
+            "such as 10.0.0.5 or 10.0.1.0/24; repeatable. Others may not send it.",
         ),
     )
 
@@ -230,6 +260,7 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
     """
     options = (
         *_listener_options(prefix, listen),
+        *_entry_options(prefix),
         *_upstream_options(prefix),
         click.option(
             f"--{prefix}gateway-name",

@@ -58,6 +58,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         *,
         authenticated: bool = True,
     ) -> None:
+        super().__init__()
         self._limits = limits
         self._on_connected = on_connected
         self._counts = counts

@@ -155,13 +155,16 @@ Endpoints = tuple[tuple[str, int], tuple[str, int]]
 
 class Endpoint:
     """The transports of a connection, which are set when it is connected. `_socket` is the one below TLS.
-    Without TLS both are the same.
+    Without TLS both are the same. `reported` are the endpoints that a load balancer has reported, or None.
     """
 
-    __slots__ = ("_socket", "_transport")
+    __slots__ = ("_socket", "_transport", "reported")
 
     _socket: Transport
     _transport: Transport
+
+    def __init__(self) -> None:
+        self.reported: Endpoints | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -171,12 +174,16 @@ class Endpoint:
 
     @property
     def peer(self) -> str:
-        """The IP address of the other side."""
+        """The IP address of the client, or of the server behind the gateway."""
+        if self.reported is not None:
+            return self.reported[0][0]
         return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
 
     @property
     def endpoints(self) -> Endpoints:
         """The addresses of both ends of a connection that is open."""
+        if self.reported is not None:
+            return self.reported
         peer, own = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
         return (peer[0], peer[1]), (own[0], own[1])
 
@@ -189,7 +196,9 @@ class Endpoint:
 
     @property
     def own_host(self) -> str:
-        """The gateway's IP address on this connection."""
+        """The IP address that the client has connected to."""
+        if self.reported is not None:
+            return self.reported[1][0]
         return str(self._transport.get_extra_info("sockname")[0])
 
     @property

@@ -66,6 +66,7 @@ class JoinedStream(Endpoint, asyncio.Protocol):
     """The relay of what this stream receives."""
 
     def __init__(self, joined: "JoinedConnection") -> None:
+        super().__init__()
         self._joined = joined
         self.pauses: set[str] = set()
         self.is_connected = self.is_full = False

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gateway.limits import MIB, SETTINGS, Limits, LimitSetting
+from gateway.net.proxy_protocol import Network
 from gateway.rocketmq.brokers import AddressTemplate
 from gateway.security.authentication import ListenerSecurity
 from kafka_why.connections.address import Address
@@ -57,6 +58,9 @@ class RocketmqOptions:
     `ports`, then free ones above the port of `listen`. With `has_vip_ports` the gateway also listens 2 below
     each of them, for clients with sendMessageWithVIPChannel.
 
+    Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`. Load balancers in
+    `proxies` begin each connection with a header of the PROXY protocol.
+
     `credentials` (access key, secret key) and `upstream_tls` are for the cluster. With `proxy_line` brokers
     see the clients' addresses. `allowed_codes` are request codes that pass although they are refused by
     default.
@@ -77,5 +81,7 @@ class RocketmqOptions:
     upstream_tls: ssl.SSLContext | None = None
     proxy_line: bool = True
     allowed_codes: frozenset[int] = frozenset()
+    is_tls_permissive: bool = False
+    proxies: tuple[Network, ...] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     limits: Limits = field(default_factory=rocketmq_limits)

@@ -11,10 +11,12 @@ import structlog
 
 from gateway.log_text import RateLimitedWarning
 from gateway.metrics.numbers import Numbers, Values
+from gateway.net.first_bytes import ConnectionEntry
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.listener import CannotListen, Entrance, open_listener, port_of
-from gateway.net.tls_entry import TlsEntry
+from gateway.net.proxy_protocol import proxy_header
+from gateway.net.tls_entry import Endpoints, TlsEntry
 from gateway.quotas import Quotas
 from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
 from gateway.rocketmq.connection import (
@@ -29,7 +31,7 @@ from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from gateway.rocketmq.options import RocketmqOptions
-from gateway.rocketmq.upstream import accepts_connections, open_upstream, proxy_line
+from gateway.rocketmq.upstream import accepts_connections, open_upstream
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.remoting.client import RemotingClient
@@ -71,7 +73,12 @@ class RocketmqGateway:
         )
         self._entrance = Entrance(limits, Quotas(limits), counts)
         tls = options.security.tls
-        self._tls = None if tls is None else TlsEntry(tls, limits.authentication_timeout_s)
+        self._entry = ConnectionEntry(
+            None if tls is None else TlsEntry(tls, limits.authentication_timeout_s),
+            is_permissive=options.is_tls_permissive,
+            proxies=options.proxies,
+            timeout_s=limits.authentication_timeout_s,
+        )
         self._closed = RateLimitedWarning("a connection was closed", "connections")
         self._connections: set[JoinedConnection] = set()
         self._numbers = count(1)
@@ -168,9 +175,12 @@ class RocketmqGateway:
     # Listeners.
 
     def _protocol(self, connection: Callable[[], JoinedConnection]) -> Callable[[], asyncio.BaseProtocol]:
-        if self._tls is None:
-            return lambda: connection().client
-        return partial(self._tls.protocol, lambda: connection().client)
+        def stream(reported: Endpoints | None) -> JoinedStream:
+            client = connection().client
+            client.reported = reported
+            return client
+
+        return partial(self._entry.protocol, stream)
 
     async def _listen(self, broker: str, port: int) -> list[asyncio.Server]:
         if self.is_draining:
@@ -193,8 +203,7 @@ class RocketmqGateway:
         if self._server is not None:
             self._server.close()
         self.table.close()
-        if self._tls is not None:
-            self._tls.close()
+        self._entry.close()
 
     # Connections.
 
@@ -236,7 +245,7 @@ class RocketmqGateway:
 
     async def _connect(self, connection: JoinedConnection, stream: JoinedStream) -> None:
         if isinstance(connection, BrokerConnection):
-            first = proxy_line(connection.client.endpoints) if self._options.proxy_line else b""
+            first = proxy_header(connection.client.endpoints) if self._options.proxy_line else b""
             try:
                 await self._open(connection.broker.address, stream, first)
             except UpstreamLost as lost:

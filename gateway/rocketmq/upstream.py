@@ -1,30 +1,12 @@
-"""Connections to the servers behind the gateway: a line of the PROXY protocol, then TLS, then frames."""
+"""Connections to the servers behind the gateway: a header of the PROXY protocol, then TLS, then frames."""
 
 import asyncio
 import ssl
-from ipaddress import ip_address
 from typing import cast
 
-from gateway.net.tls_entry import Endpoints, SecuredStream, join_tls
+from gateway.net.tls_entry import SecuredStream, join_tls
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import Address
-
-_SIGNATURE_V2 = bytes.fromhex("0d0a0d0a000d0a515549540a")
-_PROXY_TCP6 = bytes((0x21, 0x21))
-
-
-def proxy_line(endpoints: Endpoints) -> bytes:
-    """Return the PROXY protocol's line about a client's connection: version 1 for IPv4, 2 for IPv6.
-
-    RocketMQ's servers detect it by themselves. Source: NettyRemotingServer.HandshakeHandler.
-    """
-    (host, port), (own_host, own_port) = endpoints
-    if ip_address(host).version == 4:
-        return f"PROXY TCP4 {host} {own_host} {port} {own_port}\r\n".encode()
-    # The name of an interface (%eth0) has no place in the line.
-    hosts = b"".join(ip_address(one.partition("%")[0]).packed for one in (host, own_host))
-    found = hosts + port.to_bytes(2) + own_port.to_bytes(2)
-    return _SIGNATURE_V2 + _PROXY_TCP6 + len(found).to_bytes(2) + found
 
 
 async def open_upstream(

@@ -11,6 +11,7 @@ import pytest
 
 from cli.processes.child import Children
 from embedded.rocketmq import BrokerNode
+from tests.harness.certificates import Authority
 from tests.harness.rocketmq_clients import JavaClient, JavaClientFailed, JavaClients
 from tests.harness.rocketmq_cluster import (
     ACLS,
@@ -286,32 +287,66 @@ def test_go_and_java_clients_share_a_group(story: Story, is_orderly: bool) -> No
     wait_for_shares([7], java)
 
 
-class Signed(NamedTuple):
-    """Two masters and a slave that authenticate clients, and the name server that these use."""
+class Secured(NamedTuple):
+    """Two masters and a slave that authenticate clients, the name server that these use, and options for a
+    JVM of clients with TLS. The gateway has TLS to the cluster. Clients may have it to the gateway.
+    """
 
     cluster: RocketMqCluster
     name_server: str
+    tls_options: list[str]
 
 
 @pytest.fixture(scope="module")
-def signed(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
+def secured(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     nodes = [BrokerNode(), BrokerNode("broker-a", 1), BrokerNode("broker-b")]
-    folder = tmp_path_factory.mktemp("signed")
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    server, client = authority.issue("server"), authority.issue("client")
     (folder / "acl.yml").write_text(
         "accessKey: {access_key}\nsecretKey: {secret_key}\n".format(**CREDENTIALS)
     )
-    acls = ("--rocketmq-acl", str(folder / "acl.yml"))
+    of_clients = {
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": authority.certificate,
+        "tls.client.certPath": client.chain,
+        "tls.client.keyPath": client.key,
+    }
+    (folder / "tls.properties").write_text("".join(f"{name}={it}\n" for name, it in of_clients.items()))
+    of_servers = {
+        "tls.server.mode": "permissive",
+        "tls.server.certPath": server.chain,
+        "tls.server.keyPath": server.key,
+        "tls.server.authClient": "true",
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": authority.certificate,
+    }
+    arguments = {
+        "--rocketmq-acl": folder / "acl.yml",
+        "--rocketmq-tls": folder / "tls.properties",
+        "--tls-certificate": server.both,
+        "--tls-mode": "permissive",
+    }
+    given = [str(word) for pair in arguments.items() for word in pair]
     with (
-        embedded_rocketmq(folder / "rocketmq", nodes=nodes, overrides=ACLS) as servers,
+        embedded_rocketmq(
+            folder / "rocketmq", nodes=nodes, overrides=ACLS, java_options=java_properties(of_servers)
+        ) as servers,
         RocketMqCluster(address_of(servers), folder / "clients", **CREDENTIALS) as cluster,
     ):
-        yield Signed(cluster, gateway_at("gateway-with-acls", cluster.at, *acls))
+        name_server = gateway_at("gateway-with-acls-and-tls", cluster.at, *given)
+        yield Secured(cluster, name_server, java_properties({"tls.enable": "true", **of_clients}))
 
 
-def test_clients_without_valid_signatures_are_refused(signed: Signed) -> None:
-    topic = signed.cluster.create_topic()
+def java_properties(given: dict[str, Any]) -> list[str]:
+    """Return the options of a JVM with these settings of TLS."""
+    return [f"-D{name}={value}" for name, value in {"tls.test.mode.enable": "false", **given}.items()]
+
+
+def test_clients_without_valid_signatures_are_refused(secured: Secured) -> None:
+    topic = secured.cluster.create_topic()
     for credentials in ({}, {"access_key": "operator", "secret_key": "wrong"}):
-        producer = signed.cluster.clients.producer(name_server=signed.name_server, **credentials)
+        producer = secured.cluster.clients.producer(name_server=secured.name_server, **credentials)
         broker = producer.brokers_of(topic)["broker-a/0"]
         with pytest.raises(JavaClientFailed) as of_send:
             producer.send(topic, ["refused"])
@@ -321,16 +356,19 @@ def test_clients_without_valid_signatures_are_refused(signed: Signed) -> None:
         assert "CODE: 16" in str(of_list.value)
 
 
-def test_signed_consumers_share_the_queues_of_two_brokers(signed: Signed) -> None:
-    topic, group, clients = signed.cluster.create_topic(), new_group(), signed.cluster.clients
-    settings = {"name_server": signed.name_server, **CREDENTIALS}
+def test_signed_consumers_with_and_without_tls_share_the_queues_of_two_brokers(
+    secured: Secured, other_jvm: Callable[..., JavaClients]
+) -> None:
+    topic, group, clients = secured.cluster.create_topic(), new_group(), secured.cluster.clients
+    settings = {"name_server": secured.name_server, **CREDENTIALS}
     producer = clients.producer(**settings)
-    consumers = [clients.push(group, topic, **settings) for _ in range(3)]
+    with_tls = other_jvm(java_options=secured.tls_options)
+    consumers = [it.push(group, topic, **settings) for it in (clients, clients, with_tls)]
     wait_for_shares([5, 5, 4], *consumers)
     producer.send(topic, numbers(140))
     wait_for_all(numbers(140), *consumers)
     brokers = producer.brokers_of(topic)
-    assert brokers.keys() == signed.cluster.at.brokers.keys()
+    assert brokers.keys() == secured.cluster.at.brokers.keys()
     for name, address in brokers.items():
 
         def is_complete(address: str = address) -> bool:
@@ -344,12 +382,12 @@ def test_signed_consumers_share_the_queues_of_two_brokers(signed: Signed) -> Non
         wait_until(is_complete, f"all clients at {name}", PATIENCE_S)
 
 
-def test_transactions_are_checked_and_then_visible_or_not(signed: Signed) -> None:
+def test_transactions_are_checked_and_then_visible_or_not(secured: Secured) -> None:
     """The last one: after a transaction a thread of the brokers of 5.5 spins until they end
     (TransactionalOpBatchService).
     """
-    topic, clients = signed.cluster.create_topic(), signed.cluster.clients
-    settings = {"name_server": signed.name_server, **CREDENTIALS}
+    topic, clients = secured.cluster.create_topic(), secured.cluster.clients
+    settings = {"name_server": secured.name_server, **CREDENTIALS}
     consumer = clients.push(new_group(), topic, **settings)
     for checked in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"):
         producer = clients.transactions(new_group(), checked, **settings)

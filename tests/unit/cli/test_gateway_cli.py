@@ -1,5 +1,6 @@
 """The options of a gateway as a service, and those about ACLs."""
 
+from ipaddress import ip_network
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from gateway.rocketmq.options import RocketmqOptions
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.starts import Options
+from tests.harness.certificates import Authority
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 
@@ -142,6 +144,8 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
         "--no-proxy-protocol",
         f"--rocketmq-acl={keys}",
         "--gateway-name=one",
+        "--proxy-protocol-from=10.0.1.0/24",
+        "--proxy-protocol-from=::1",
     )
     assert found.namesrv == ("mq-1:9876", "mq-2:9876")
     assert found.advertised == AddressTemplate("mq.example.org:{port}")
@@ -149,6 +153,7 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
     assert (found.limits.frame_bytes, found.limits.connections) == (65_536, 5)
     assert (found.proxy_line, found.credentials) == (False, ("me", "secret"))
     assert found.allowed_codes == {205}
+    assert found.proxies == (ip_network("10.0.1.0/24"), ip_network("::1"))
     assert "secret" not in repr(found)
     assert (found.name, options("--listen=h:9").name.rpartition(":")[2]) == ("one", "9")
     assert options(folder=tmp_path).name == options(folder=tmp_path).name != options().name
@@ -163,11 +168,22 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
         (("--gateway-config=max.connections=0",), "max.connections"),
         (("--gateway-config=socket.request.max.bytes=9",), "is not a setting of the gateway"),
         (("--rocketmq-acl=/dev/null",), "needs a secret key"),
+        (("--tls-mode=permissive",), "needs a certificate"),
+        (("--proxy-protocol-from=10.0.1.1/24",), "has host bits set"),
     ],
 )
 def test_meaningless_rocketmq_options_are_refused(words: tuple[str, ...], why: str) -> None:
     with pytest.raises(click.ClickException, match=why):
         options(*words)
+
+
+@pytest.mark.parametrize(("words", "is_permissive"), [((), False), (("--tls-mode=permissive",), True)])
+def test_tls_is_enforced_unless_it_is_permissive(
+    words: tuple[str, ...], is_permissive: bool, tmp_path: Path
+) -> None:
+    certificate = Authority(tmp_path).issue("gateway").both
+    found = options(f"--tls-certificate={certificate}", *words)
+    assert (found.security.tls is not None, found.is_tls_permissive) == (True, is_permissive)
 
 
 def test_unusable_rocketmq_files_are_refused(tmp_path: Path) -> None:

@@ -1,23 +1,17 @@
 """The gateway at the port of a RocketMQ broker: what passes, bounds, and ends of connections."""
 
 import asyncio
-import ssl
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.options import rocketmq_limits
-from gateway.rocketmq.upstream import proxy_line
-from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
-from tests.harness.certificates import Authority, Issued
-from tests.harness.rocketmq_front import HOST, OLD, FrontFixture, RawPeer, StubServer, front, fronted
+from tests.harness.rocketmq_front import HOST, OLD, FrontFixture, RawPeer, StubServer, fronted
 from tests.harness.waiting import until
 
 SEND, PULL, HEART_BEAT, LIST, NOTIFY, ONE_WAY = 310, 11, 34, 38, 40, 2
@@ -328,7 +322,7 @@ async def test_vanished_brokers_port_stays_while_a_name_server_may_restart(
     assert (await client.ask(SEND))[0].code == SEND
 
 
-# What the broker sees, and TLS.
+# What the broker sees.
 
 
 @fronted
@@ -338,34 +332,3 @@ async def test_broker_gets_the_clients_address(world: FrontFixture) -> None:
     assert world.server.lines == [f"PROXY TCP4 {host} {own} {port} {own_port}\r\n".encode()]
     assert world.sessions.made[0].client_address == f"{HOST}:{port}"
     assert world.sessions.made[0].connection == f"gw/s1/broker-a/0/{HOST}:{port}#1"
-
-
-def test_proxy_line_of_ipv6_is_version_2() -> None:
-    line = proxy_line((("fe80::1%eth0", 513), ("::2", 1)))
-    addresses = bytes.fromhex("fe80" + 13 * "00" + "01" + 15 * "00" + "02")
-    assert line == b"\r\n\r\n\0\r\nQUIT\n" + b"\x21\x21\0\x24" + addresses + b"\2\1\0\1"
-
-
-def _server_context(issued: Issued) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.both)
-    return context
-
-
-def test_tls_ends_at_the_gateway_and_begins_again_to_the_broker(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    issued = authority.issue("gateway")
-    security = ListenerSecurity(SecuritySettings(keystore=issued.both))
-
-    async def play() -> None:
-        trusting = ssl.create_default_context(cafile=authority.certificate)
-        server = StubServer(tls=_server_context(issued), expects_line=False)
-        options = {"upstream_tls": trusting, "proxy_line": False}
-        async with front(server, security=security, **options) as world:
-            client = await world.at_broker(tls=trusting)
-            assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
-            plain = await world.at_broker()
-            plain.send(SEND)
-            assert await plain.is_closed()
-
-    uvloop.run(play())

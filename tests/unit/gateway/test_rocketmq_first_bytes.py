@@ -1,0 +1,194 @@
+"""The first bytes of connections to the gateway for RocketMQ: addresses from load balancers, and TLS."""
+
+import ssl
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from gateway.net.proxy_protocol import (
+    InvalidProxyHeader,
+    is_within,
+    parse_network,
+    proxy_header,
+    read_proxy_header,
+)
+from gateway.net.tls_entry import Endpoints
+from gateway.rocketmq.options import rocketmq_limits
+from gateway.security.authentication import ListenerSecurity, SecuritySettings
+from tests.harness.certificates import Authority, Issued
+from tests.harness.rocketmq_front import HOST, FrontFixture, RawPeer, StubServer, front, fronted
+from tests.harness.waiting import until
+
+SEND, MIB = 310, 1024 * 1024
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+IPV4 = bytes([10, 0, 0, 1, 10, 0, 0, 2, 2, 1, 0, 80])
+IPV6 = bytes.fromhex("fe80" + 13 * "00" + "01" + 15 * "00" + "02") + b"\2\1\0\1"
+OF_IPV4: Endpoints = ("10.0.0.1", 513), ("10.0.0.2", 80)
+OF_IPV6: Endpoints = ("fe80::1", 513), ("::2", 1)
+BALANCER = (parse_network(HOST),)
+
+# The header.
+
+
+@pytest.mark.parametrize(
+    ("header", "endpoints"),
+    [
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 513 80\r\n", OF_IPV4),
+        (b"PROXY TCP6 fe80::1 ::2 513 1\r\n", OF_IPV6),
+        (b"PROXY UNKNOWN\r\n", None),
+        (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", None),
+        (SIGNATURE + b"\x21\x11\0\x0c" + IPV4, OF_IPV4),
+        (SIGNATURE + b"\x21\x11\0\x12" + IPV4 + b"\x04\0\3abc", OF_IPV4),
+        (SIGNATURE + b"\x21\x21\0\x24" + IPV6, OF_IPV6),
+        (SIGNATURE + b"\x20\0\0\0", None),
+        (SIGNATURE + b"\x20\x11\0\x0c" + IPV4, None),
+        (SIGNATURE + b"\x21\x31\0\xd8" + bytes(216), None),
+    ],
+)
+def test_header_is_read_when_it_is_complete(header: bytes, endpoints: Endpoints | None) -> None:
+    for end in range(1, len(header)):
+        assert read_proxy_header(header[:end]) is None
+    assert read_proxy_header(header + b"\0\0\1\0") == (endpoints, len(header))
+    if endpoints is not None:
+        assert read_proxy_header(proxy_header(endpoints)) == (endpoints, len(proxy_header(endpoints)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\1\0",
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 513\r\n",
+        b"PROXY TCP4 ::1 ::2 513 80\r\n",
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 513 65536\r\n",
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 -1 80\r\n",
+        b"PROXY UNIX a b 1 2\r\n",
+        b"PROXY \r\n",
+        b"PROXY TCP4 " + bytes(100),
+        SIGNATURE + b"\x11\x11\0\x0c" + IPV4,
+        SIGNATURE + b"\x22\x11\0\x0c" + IPV4,
+        SIGNATURE + b"\x21\x11\0\x0b" + IPV4,
+    ],
+)
+def test_invalid_header_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidProxyHeader):
+        read_proxy_header(data)
+
+
+def test_header_of_ipv6_is_version_2() -> None:
+    assert proxy_header((("fe80::1%eth0", 513), ("::2", 1))) == SIGNATURE + b"\x21\x21\0\x24" + IPV6
+
+
+def test_networks_have_mapped_addresses_too() -> None:
+    networks = (parse_network("10.0.0.0/8"), parse_network("::1"))
+    hosts = ("10.1.2.3", "::ffff:10.1.2.3", "::1", "11.0.0.1", "unknown")
+    assert [is_within(host, networks) for host in hosts] == [True, True, True, False, False]
+
+
+# Connections.
+
+
+async def balanced(connect: Callable[[], Coroutine[Any, Any, RawPeer]], header: bytes) -> RawPeer:
+    """Return a client whose load balancer has sent this header."""
+    peer = await connect()
+    peer.writer.write(header)
+    return peer
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+@fronted(proxies=BALANCER)
+async def test_balanced_client_counts_by_its_own_address(world: FrontFixture, in_parts: bool) -> None:
+    for header in (proxy_header(OF_IPV4), SIGNATURE + b"\x21\x11\0\x0c" + IPV4):
+        client = await world.at_broker()
+        if in_parts:
+            for one in header:
+                client.writer.write(bytes([one]))
+                await client.writer.drain()
+        else:
+            client.writer.write(header)
+        assert (await client.ask(SEND, b"x"))[1] == b"x"
+    assert [one.client_address for one in world.sessions.made] == ["10.0.0.1:513"] * 2
+    assert world.server.lines == [proxy_header(OF_IPV4)] * 2
+    name_server = await balanced(world.client, proxy_header(OF_IPV4))
+    assert b'0:"10.0.0.2:' in (await name_server.ask(105))[1]
+
+
+@fronted(proxies=BALANCER)
+async def test_check_of_the_balancer_itself_keeps_its_address(world: FrontFixture) -> None:
+    client = await balanced(world.at_broker, SIGNATURE + b"\x20\0\0\0")
+    await client.ask(SEND)
+    host, port = client.writer.get_extra_info("sockname")
+    assert [one.client_address for one in world.sessions.made] == [f"{host}:{port}"]
+
+
+@fronted(proxies=BALANCER)
+async def test_balancer_that_sends_no_header_is_refused(world: FrontFixture) -> None:
+    client = await world.at_broker()
+    with capture_logs() as logs:
+        client.send(SEND)
+        assert await client.is_closed()
+        await until(lambda: logs)
+    assert "does not begin with the PROXY protocol's header" in logs[0]["why"]
+    assert world.sessions.made == []
+
+
+@fronted(proxies=(parse_network("10.0.0.0/8"),))
+async def test_header_of_another_client_is_malformed(world: FrontFixture) -> None:
+    client = await balanced(world.at_broker, proxy_header(OF_IPV4))
+    assert await client.is_closed()
+    assert (await (await world.at_broker()).ask(SEND))[0].code == SEND
+
+
+@fronted(proxies=BALANCER, limits=replace(rocketmq_limits(), authentication_timeout_s=0.1))
+async def test_connection_without_first_bytes_is_closed(world: FrontFixture) -> None:
+    assert await (await world.at_broker()).is_closed()
+    assert await (await balanced(world.at_broker, proxy_header(OF_IPV4))).is_closed()
+
+
+def _server_context(issued: Issued) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.both)
+    return context
+
+
+@pytest.mark.parametrize("is_permissive", [False, True])
+def test_tls_ends_at_the_gateway_and_begins_again_to_the_broker(tmp_path: Path, is_permissive: bool) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("gateway")
+    security = ListenerSecurity(SecuritySettings(keystore=issued.both))
+
+    async def play() -> None:
+        trusting = ssl.create_default_context(cafile=authority.certificate)
+        server = StubServer(tls=_server_context(issued), expects_line=False)
+        options = {"upstream_tls": trusting, "proxy_line": False, "is_tls_permissive": is_permissive}
+        async with front(server, security=security, **options) as world:
+            client = await world.at_broker(tls=trusting)
+            assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+            plain = await world.at_broker()
+            if is_permissive:
+                assert (await plain.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+            else:
+                plain.send(SEND)
+                assert await plain.is_closed()
+
+    uvloop.run(play())
+
+
+@pytest.mark.parametrize("is_permissive", [False, True])
+def test_header_comes_before_tls(tmp_path: Path, is_permissive: bool) -> None:
+    authority = Authority(tmp_path)
+    security = ListenerSecurity(SecuritySettings(keystore=authority.issue("gateway").both))
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+
+    async def play() -> None:
+        async with front(security=security, is_tls_permissive=is_permissive, proxies=BALANCER) as world:
+            client = await balanced(world.at_broker, proxy_header(OF_IPV4))
+            await client.writer.start_tls(trusting, server_hostname="localhost")
+            assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+            assert world.sessions.made[0].client_address == "10.0.0.1:513"
+
+    uvloop.run(play())
