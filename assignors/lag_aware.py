@@ -6,12 +6,12 @@ weights.
 
 The aims, in this order:
 
-1. Loads are even. Of two members, the heavier holds no partition that the other subscribes to and that weighs
-   less than the difference of their loads, if this difference is over the tolerance. If all members have the
-   same topics, the heaviest and the lightest load therefore differ by at most the heaviest partition or the
-   tolerance, whichever is more.
-2. Partitions without weight are even by number in the same way: of two members, one that has two more
-   partitions holds none without weight that the other subscribes to.
+1. Loads are even. If the loads of two members differ by more than the tolerance, the heavier member holds no
+   partition that the lighter one subscribes to and that weighs less than the difference. If all members have
+   the same topics, the heaviest and the lightest load therefore differ by at most the heaviest partition or
+   the tolerance, whichever is more.
+2. Partitions without weight even out the numbers of partitions in the same way: a member that has at least
+   two partitions more than another holds none without weight that the other subscribes to.
 3. Few partitions move. If 1 and 2 hold with every partition at its owner, none moves. Otherwise the heaviest
    member gives the partition that brings its load and the lightest load closest to each other, and so on. In
    the end no single partition could go back to its owner without breaking 1 or 2. (The minimum number of

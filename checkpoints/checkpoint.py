@@ -28,7 +28,8 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
 from state.protocol import Outage
 
-# The number of outages to keep. A group without an event in all of them does not learn of earlier ones.
+# The number of outages to keep. A group whose last event is before all of them does not learn of earlier
+# outages.
 OUTAGES_KEPT = 100
 IDENTITY = "identity.json"
 OWNERS = "owners"
@@ -139,7 +140,7 @@ class Checkpoint:
         return max(self._owners(), default=0)
 
     def own(self, epoch: int) -> None:
-        """Write as the owner with this epoch from now on. Raises FolderError if a later one wrote here."""
+        """Write as the owner with this epoch from now on. Raises FolderError if a later owner wrote here."""
         owners = self._owners()
         self._check_newest(max(owners, default=0), epoch)
         record = self.record()
@@ -162,7 +163,7 @@ class Checkpoint:
             return self._read(_name(self._epoch), OwnerRecord) or OwnerRecord()
         return self._read(_name(self.newest_owner()), OwnerRecord) or OwnerRecord()
 
-    def epochs(
+    def store_epoch(
         self,
         settings: Mapping[str, SettingValue],
         skip: list[str],
@@ -171,13 +172,13 @@ class Checkpoint:
         after_ms: int,
         from_batch: int | None = None,
     ) -> list[Epoch]:
-        """Return all configurations. The last one is that of this start, in force after `after_ms`.
+        """Store the configuration of this start, in force after `after_ms`, and return all configurations.
 
         The new configuration applies to batches from `from_batch` on. If `from_batch` is None, it applies to
         batches that are not planned yet. `after_ms` is the time of the latest event, 0 without one. A
-        configuration of an earlier start is left out if no batch and no event used it. The records in `skip`,
+        configuration of an earlier start is removed if no batch and no event used it. The records in `skip`,
         which no committed batch has handled, are skipped from the first uncommitted batch on, because that
-        batch fails at them. Its settings do not change.
+        batch fails at them. The settings of that batch do not change.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
@@ -194,11 +195,12 @@ class Checkpoint:
             self._save(replace(record, epochs=epochs))
         return epochs
 
-    def outages(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
-        """Return the outages. The last one ends now, and applies to batches from `from_batch` on, by default
-        those that are not planned yet. `after_ms` is the latest time at which a coordinator acted, `until_ms`
-        the end of the outage. An earlier outage that neither a batch nor a replica has passed is merged into
-        this one.
+    def store_outage(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
+        """Store the outage from `after_ms` to `until_ms`, which ends now, and return all outages.
+
+        `after_ms` is the latest time at which a coordinator acted. The new outage applies to batches from
+        `from_batch` on, by default those that are not planned yet. An earlier outage that neither a batch nor
+        a replica has passed is merged into this one.
         """
         record = self.record()
         from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
@@ -256,8 +258,8 @@ class Checkpoint:
         self._save(replace(self.record(), committed=committed))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
-        """Return the offsets, by partition, up to which (exclusive) a batch reads. Empty if it is not
-        planned.
+        """Return the offsets, by partition, up to which (exclusive) a batch reads. The result is empty if the
+        batch is not planned.
         """
         return planned_ends(self.files, batch).get(topic, {})
 

@@ -26,12 +26,14 @@ from state.rocketmq.group import RocketMqGroup
 
 # The earlier state versions that this code reads, and the migration of each to the next.
 #
-# To change a group's layout: raise `codec.STATE_VERSION`, copy the old structs to this module, and enter
-# their version. Such a copy never changes.
+# To change a group's layout: raise `STATE_VERSION`, copy the old structs to this module, and add their
+# version to `EARLIER`. Such a copy never changes.
 
 
 class Migration(NamedTuple):
-    """`groups` is the union of this version's structs. `migrate` converts one to the next version."""
+    """A migration to the next version. `groups` is the union of the earlier version's structs, and `migrate`
+    converts one of them.
+    """
 
     groups: Any
     migrate: Callable[[Any], Any]
@@ -109,7 +111,7 @@ STATE_VERSION = 3
 STATE_SCHEMA = "version int, payload binary"
 
 # The next deadline of a group that was imported to new topics. It is in the past, so the first call finds the
-# real one, and writes the group's records of compacted topics.
+# real deadline, and writes the group's records of compacted topics.
 UNPUBLISHED_DEADLINE_MS = -1
 
 

@@ -46,8 +46,9 @@ class Identity(Struct, frozen=True):
 
 
 class Epoch(Struct, frozen=True):
-    """A configuration, and the first batch that uses it. It is in force after `after_ms`, until that of the
-    next epoch; the first epoch is in force before, too. `settings` are by Kafka's dotted names. `skip` are
+    """A configuration, and the first batch that uses it. It is in force after `after_ms`, until the
+    `after_ms` of the next epoch. The first epoch is in force before, too. `settings` are by Kafka's dotted
+    names. `skip` are
     ids of records that are dead-lettered unread from the batch on: those of earlier epochs, and new ones that
     no earlier batch has handled.
     """
@@ -103,8 +104,8 @@ class Files(Protocol):
         """Read a file. Raises FileNotFoundError, FolderError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace a file. A crash leaves the old or the new one; after the return a power loss
-        leaves the new one. Raises FolderNotWritable.
+        """Write or replace a file durably. After a crash meanwhile, the folder has the old or the new file.
+        Raises FolderNotWritable.
         """
 
     def create(self, name: str, content: bytes) -> bool:
@@ -114,7 +115,7 @@ class Files(Protocol):
         """
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, [] if there is none."""
+        """Return the names in a folder, an empty list if the folder does not exist."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises FolderNotWritable."""

@@ -15,7 +15,7 @@ from kafka_why.local_files import FolderError
 SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"
 _METADATA_LINE, _SOURCE_LINE = 1, 2
-_NO_OFFSETS = b"-"  # of a source that has none yet
+_NO_OFFSETS = b"-"  # the line of a source that has no offsets yet
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
@@ -45,10 +45,8 @@ def last_batch(files: Files, log: str) -> int:
 
 
 def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
-    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads. Empty if it is not
-    planned.
-
-    Raises SparkLogDamaged.
+    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads. The result is empty
+    if the batch is not planned. Raises SparkLogDamaged.
     """
     name = f"{SPARK}/offsets/{batch}"
     try:

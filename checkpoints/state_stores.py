@@ -154,9 +154,10 @@ def _unreadable(checkpoint: Path, committed: int) -> Iterator[str]:
 
 
 def _is_superseded(path: Path, checkpoint: Path, committed: int) -> bool:
-    """Return True if Spark does not need this file to continue after the batch `committed`. It needs its logs
-    from the batch before on, and of each state store the newest snapshot up to the version `committed + 1`
-    and the changelogs after it.
+    """Return True if Spark does not need this file to continue after the batch `committed`.
+
+    Spark needs its logs from the batch `committed` on, and of each state store the newest snapshot up to the
+    version `committed + 1` and the changelogs after it.
     """
     if not path.stem.isdigit():
         return False

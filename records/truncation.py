@@ -34,9 +34,11 @@ T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
-    """Encode a record of the groups topic, shortened if it is too large. Left out in this order, until it
-    fits: the members' details, the members, the known topics, the topics that the group waits for. Of the
-    share coordinator's tasks only the first partitions stay.
+    """Encode a record of the groups topic, shortened if it is too large.
+
+    Until it fits, these are left out, in this order: the members' details, the members, the known topics, the
+    topics that the group waits for. With the latter, only the first partitions of share coordinators' tasks
+    stay.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
@@ -59,7 +61,7 @@ def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
     return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
 
 
-def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
+def too_large_error(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
     """Return the replacement of a response that is too large: only an error, as brokers answer."""
     if isinstance(response, ErrorResponse):
         return structs.replace(response, error_message="")
@@ -118,8 +120,8 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
-    """Return the group without its known topics. The topic watcher reads here which topics the group waits
-    for, and when it has sent them, the group waits for the next ones.
+    """Return the group without its known topics. Some topics that the group waits for stay, because the topic
+    watcher reads them here. When the watcher has sent these, the group waits for the next ones.
     """
     consumer = view.consumer
     if consumer:

@@ -147,8 +147,10 @@ class CoordinatorConfig:
     """All settings that the core reads. Times are in milliseconds, sizes in members.
 
     `group_max_partitions` is not a Kafka setting. It bounds the number of partitions that the coordinator
-    assigns to one group. `regex_resolve_at_once` is not one either: a request that reports a pattern's topics
-    resolves the pattern at once (row RX3). If it is False, the result comes later, as in Kafka.
+    assigns to one group.
+
+    `regex_resolve_at_once` is not a Kafka setting either. If it is True, a request that reports a pattern's
+    topics resolves the pattern at once (row RX3). If it is False, the result comes later, as in Kafka.
     `share_assign_at_once`: a share group's initialized partitions are assigned by the next heartbeat. If it
     is False, they wait for the end of the assignment interval, as in Kafka.
 
@@ -314,15 +316,15 @@ def _shown(value: int | str | tuple[str, ...]) -> SettingValue:
 
 
 class ConfigChange(Struct, frozen=True):
-    """`config` is in force at all times after `after_ms`, until the next change."""
+    """A configuration that is in force at all times after `after_ms`, until the next change."""
 
     after_ms: int
     config: CoordinatorConfig
 
 
 class Configs(Struct, frozen=True):
-    """`first` is in force until the first of `changes`. They are sorted by time. If several have the same
-    time, the last one counts.
+    """The configurations of a log, by time. `first` is in force until the first of `changes`, which are
+    sorted by time. If several changes have the same time, the last one counts.
     """
 
     first: CoordinatorConfig

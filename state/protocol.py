@@ -40,7 +40,7 @@ class BaseContext(Struct, Generic[G, C], eq=False):
         return self._group is not None
 
     def deadline_at(self, deadline_ms: int) -> int:
-        """Return `deadline_ms`, and note it as armed if it is the earliest of this step."""
+        """Return `deadline_ms`, and store it if it is the earliest deadline that this step arms."""
         if self._earliest_armed_ms is None or deadline_ms < self._earliest_armed_ms:
             self._earliest_armed_ms = deadline_ms
         return deadline_ms

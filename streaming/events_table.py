@@ -24,10 +24,10 @@ _ENTRY = """
 def events_table(records: DataFrame) -> DataFrame:
     """Return the entries in `records`, whose column `value` is that of Kafka's source.
 
-    The columns are as in `kafka_why.contract.kafka.history.HistoryEntry` and in
-    `kafka_why.contract.rocketmq.history.HistoryEntry`, with its tag `protocol`, null for Kafka's groups. `at`
-    is the entry's time as a timestamp. Duplicates from the at-least-once writer are removed. Entries without
-    a group are omitted.
+    The columns are the fields of `kafka_why.contract.kafka.history.HistoryEntry` and of
+    `kafka_why.contract.rocketmq.history.HistoryEntry`. `protocol` is the tag of the latter, null for Kafka's
+    groups. `at` is the entry's time as a timestamp. Duplicates from the at-least-once writer are removed.
+    Entries without a group are omitted.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

@@ -125,7 +125,7 @@ def _assign_nearby_together(topics: list[_Topic]) -> None:
 
 
 class RangeAssignor:
-    """If a topic does not divide evenly, its first subscribers get one partition more than the others.
+    """Kafka's range rule. If a topic does not divide evenly, its first subscribers get one partition more.
 
     Members with the same topics get the same partition numbers of topics of equal size (co-partitioning). The
     first members therefore get the extra partition of *every* topic. If racks of members and partitions are

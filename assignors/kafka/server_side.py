@@ -38,7 +38,7 @@ def is_for_coordinator(protocol_name: str | None) -> bool:
 def with_last_assignment(
     assignor: Assignor, subscription: Subscription, partitions: tuple[TopicPartition, ...], generation_id: int
 ) -> Subscription:
-    """Return the subscription of a member that held these partitions in this generation.
+    """Return the subscription, with the partitions that the member held in this generation if it names none.
 
     A cooperative member's subscription is returned unchanged, because a lost partition must not count as
     owned.

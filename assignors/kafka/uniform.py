@@ -144,7 +144,7 @@ class _Balancer:
         load.
         """
         if self._most_end <= self._most_start and self._most_start > 0:
-            # All of them are excluded because they hold none of the topic: continue with the next lower ones.
+            # All of the most loaded are excluded, because they hold none of the topic. Continue below them.
             self._most_load = self._load[self._members[self._most_start - 1]]
         else:
             self._most_load -= 1
@@ -152,11 +152,11 @@ class _Balancer:
             self._most_start -= 1
         self._next_most = self._most_end - 1
 
-    def _exclude(self, place: int) -> None:
+    def _exclude(self, index: int) -> None:
         """Move the member at this index out of the range of the most loaded."""
         self._most_end -= 1
         members = self._members
-        members[place], members[self._most_end] = members[self._most_end], members[place]
+        members[index], members[self._most_end] = members[self._most_end], members[index]
 
 
 class UniformAssignor:
@@ -185,7 +185,7 @@ class UniformAssignor:
 
 
 def _assign_equal(group: StickyGroup) -> list[int]:
-    """UniformHomogeneousAssignmentBuilder as of Kafka 4.3.
+    """Return the holder of each partition by the rule of UniformHomogeneousAssignmentBuilder (Kafka 4.3).
 
     Members keep their first partitions, up to their share. The first members that own more than the share
     without an extra partition keep one more. The last members get one more each until every extra partition

@@ -50,7 +50,7 @@ class AllocateMessageQueueAveragelyByCircle(AbstractAllocateMessageQueueStrategy
 
 
 class AllocateMessageQueueByConfig:
-    """Ignores and accepts any arguments. Without a configured list the result is None."""
+    """The configured queues, whatever the arguments are. Without a configured list the result is None."""
 
     name: Final = "CONFIG"
 
@@ -120,7 +120,7 @@ def md5_hash(key: str) -> int:
 
 
 class HashRing:
-    """Points of clients on a circle of hashes; a key belongs to the first point at or after its own hash."""
+    """A circle of hashes with points of clients. A key belongs to the first point at or after its hash."""
 
     def __init__(
         self, client_ids: Iterable[str], virtual_node_count: int, hash_function: Callable[[str], int]
@@ -184,7 +184,9 @@ class MachineRoomResolver(Protocol):
 
 
 class NamePrefixResolver:
-    """The room is the part of a broker's name or a client id before the first "-"; "" without a "-"."""
+    """A resolver by names: the room is the part of a broker's name or a client id before the first "-", or ""
+    without a "-".
+    """
 
     def broker_deploy_in(self, queue: MessageQueue) -> str:
         return self.consumer_deploy_in(queue.broker_name)
@@ -195,7 +197,7 @@ class NamePrefixResolver:
 
 
 class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
-    """Applies another strategy within each room, then over the rooms that have queues but no client.
+    """Another strategy, applied within each room, and then to each room that has queues but no client.
 
     All clients share the queues of each such room separately, so the last ids may get none of any room.
     """

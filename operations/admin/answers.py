@@ -116,7 +116,7 @@ def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:
 
 
 def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) -> GroupOffsets:
-    """Return the offsets of a group. `description`, if given, has those that are pending."""
+    """Return the offsets of a group. `description`, if given, has the pending offsets."""
     committed = {
         TopicPartition(topic.name, p.partition_index): OffsetWithEpoch(
             p.committed_offset, p.committed_leader_epoch

@@ -1,8 +1,8 @@
 """An administrator's requests to the coordinator; requests for several groups are sent concurrently.
 
-Those that change a group wait for the batch that writes the change to the topics, so that a command that
-follows finds it there. Every method raises a `ClientError` of `clients.pending` if a response does not arrive
-in time.
+A request that changes a group waits for the batch that writes the change to the topics, so that a command
+that follows finds the change there. Every method raises a `ClientError` of `clients.pending` if a response
+does not arrive in time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -112,10 +112,10 @@ class GroupRequests:
     ) -> dict[str, PartitionErrors]:
         """Send OffsetCommit with these offsets of each group, and return each outcome.
 
-        It names no member, so the coordinator accepts it only for a group without members. A topic that is
-        not in `topic_ids` keeps the id of the replaced offset. A request has at most 10,000 partitions; more
-        are split among several requests, some of which may fail. A group without offsets gets no request,
-        because that would create an empty group.
+        The request names no member, so the coordinator accepts it only for a group without members. A topic
+        that is not in `topic_ids` keeps the id of the replaced offset. A request has at most 10,000
+        partitions; more are split among several requests, some of which may fail. A group without offsets
+        gets no request, because that would create an empty group.
         """
         sent = [
             (group_id, some, self._commit(group_id, some, topic_ids))
@@ -257,8 +257,8 @@ class ObservedGroups(TopicsGroups, GroupRequests):
 
 
 def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
-    """Return the responses, without refusals because the group is of another protocol. ConsumerGroupDescribe
-    and ShareGroupDescribe are then refused by GROUP_ID_NOT_FOUND.
+    """Return the responses. Refusals because the group is of another protocol are left out; for
+    ConsumerGroupDescribe and ShareGroupDescribe such a refusal is GROUP_ID_NOT_FOUND.
     """
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}

@@ -72,27 +72,27 @@ class AdoptPlan:
     offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
 
 
-def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
-    """Decide about a group. `there` is the same group at the target coordinator, or None if it does not
+def plan(group: FoundGroup, at_target: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
+    """Decide about a group. `at_target` is the same group at the target coordinator, or None if it does not
     exist.
 
-    Neither may have members, because a member would commit to the coordinator that it knows. Different
-    offsets at the target are replaced only with `overwrite`.
+    The group may have members at neither coordinator, because a member would commit to the one that it knows.
+    Different offsets at the target are replaced only with `overwrite`.
     """
-    for side in (group, there):
+    for side in (group, at_target):
         if side is not None and side.error:
             return AdoptPlan(group, AdoptDecision.REFUSED, side.error)
     if group.kind not in _WITH_OFFSETS:
         return AdoptPlan(group, AdoptDecision.REFUSED, f"is a {group.kind} group")
     if group.members:
         return AdoptPlan(group, AdoptDecision.REFUSED, f"has {group.members} members: stop them first")
-    if there is not None and there.members:
+    if at_target is not None and at_target.members:
         return AdoptPlan(
-            group, AdoptDecision.REFUSED, f"has {there.members} members at the other coordinator"
+            group, AdoptDecision.REFUSED, f"has {at_target.members} members at the other coordinator"
         )
     if not group.offsets:
         return AdoptPlan(group, AdoptDecision.EMPTY)
-    known = {} if there is None else there.offsets
+    known = {} if at_target is None else at_target.offsets
     missing = {partition: at for partition, at in group.offsets.items() if known.get(partition) != at}
     if not missing:
         return AdoptPlan(group, AdoptDecision.SAME)
@@ -190,8 +190,8 @@ class GroupAdmin:
         try:
             with closing(
                 kafka_clients.admin(self._at, request_timeout_ms=round(self._timeout_s * 1000))
-            ) as it:
-                outcome = it.alter_group_offsets(group_id, wanted)
+            ) as admin:
+                outcome = admin.alter_group_offsets(group_id, wanted)
         except KafkaPythonError as error:
             raise AdoptError(f"{self._at}: {error}") from error
         return {
@@ -244,7 +244,9 @@ class GroupAdmin:
 
 
 def _with_retries(send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
-    """Return the response to a request, which `sent` is if it is sent already. Raises KafkaException.
+    """Return the response to a request that `send` sends. If it is sent already, `sent` is its future. Raises
+    KafkaException.
+
 
     librdkafka drops the handle of a bootstrap server once it has learned the cluster's brokers, and requests
     on that handle fail. So they are sent again.

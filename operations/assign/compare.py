@@ -1,5 +1,5 @@
-"""Strategies by name (Kafka's assignors, `lag-aware`, and RocketMQ's strategies) for a group, also one that
-is live, side by side and as tables: the members' shares, how even they are, and what moves.
+"""A comparison of strategies (Kafka's assignors, `lag-aware`, and RocketMQ's strategies) for one group, also
+a live one: the members' shares, how even they are, and what moves.
 
 `kafka_why.why.moves` defines a *move* and a *needless* move. The definition goes by numbers of partitions, so
 a move that `lag-aware` makes because of weights, or another strategy because of racks, counts as needless.

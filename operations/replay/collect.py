@@ -40,8 +40,8 @@ class TopicRecord(NamedTuple):
 
 
 class Collector:
-    """A selector of the records that belong in a recording, which yields them as lines. Read `log` first,
-    because it shows which answers belong to it.
+    """A selector of the records that belong in a recording, which yields them as lines. Read `log` before
+    `outputs`, because the log shows which answers belong in the recording.
     """
 
     def __init__(self, header: RecordingHeader) -> None:

@@ -1,4 +1,4 @@
-"""The run of one group through its log, step by step, as the operator's timeline makes it."""
+"""The run of one group through its log, step by step, by the operator's timeline."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class GroupRun(Generic[K]):
             group_id,
             group,
             configs.first,
-            step=self._take_step,
+            step=self._record_step,
             outages=outages,
             changes=configs.changes,
         )
@@ -108,7 +108,7 @@ class GroupRun(Generic[K]):
         self.timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
 
-    def _take_step(
+    def _record_step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
         effects = self._step(group, group_id, event, now_ms, config)
@@ -116,7 +116,7 @@ class GroupRun(Generic[K]):
         return effects
 
     def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
-        """Yield the steps since the last call. Steps that were repeated to undo another one are left out."""
+        """Yield the steps since the last call. Steps that were repeated to undo a failed one are left out."""
         effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []
         faults = self.timeline.faults[self._faults_reported :]

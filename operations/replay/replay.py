@@ -79,7 +79,7 @@ def replay(
 
 
 class Replay(Generic[K]):
-    """A replay of a recording's groups, all or some. `keep`: see `GroupRun`.
+    """A replay of all or some groups of a recording. `keep` is that of `GroupRun`.
 
     `late` has the delays in ms of requests that were applied late, by request id, because a deadline of a
     later time had fired before. The delays depend on more than the log, so they come from the history.

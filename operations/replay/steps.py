@@ -23,7 +23,7 @@ _MAX_FIELD_CHARS = 60
 
 
 class StepBrowser:
-    """The entries of one group, and the one that is shown, counted from 0."""
+    """A browser of the entries of one group. `at` is the number of the entry that is shown, from 0."""
 
     def __init__(self, replayed: Replayed, configs: Configs, clock: Clock) -> None:
         self._replayed = replayed
@@ -48,9 +48,9 @@ class StepBrowser:
         """Go to the next or previous entry that names a member, request or client with this text."""
         return self._go(direction, lambda entry: text in searchable(entry))
 
-    def _go(self, direction: int, is_it: Any) -> bool:
+    def _go(self, direction: int, matches: Any) -> bool:
         wanted = range(self.at + direction, len(self._entries) if direction > 0 else -1, direction)
-        found = next((number for number in wanted if is_it(self._entries[number])), None)
+        found = next((number for number in wanted if matches(self._entries[number])), None)
         if found is not None:
             self.at = found
         return found is not None

@@ -233,7 +233,7 @@ class TopicContents:
 
 
 class LogPosition(NamedTuple):
-    """The position of a request in the log. `n` is 0 for a record that is no pack."""
+    """The position of a request in the log. `n` is 0 for a record that is not a pack."""
 
     partition: int
     offset: int

@@ -21,7 +21,7 @@ from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import RocketMqGroup
 
 _DURATIONS = frozenset({"delay_ms", "initial_remaining_ms", "rebalance_timeout_ms", "session_timeout_ms"})
-# The collections of a group, and what one of their entries is called.
+# The collections of a group, each with the words for one entry.
 _ENTRY_NAMES = {
     "members": "member",
     "static_members": "static member",

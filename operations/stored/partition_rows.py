@@ -89,8 +89,8 @@ def pending_offsets(group: Group) -> Iterator[PendingRow]:
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):
-    """A partition of a share group, and what the share coordinator does with its state: `initializing`,
-    `initialized` or `deleting`. One that is initialized and initializing has two rows.
+    """A partition of a share group. `state` is its state at the share coordinator: `initializing`,
+    `initialized` or `deleting`. A partition that is both initialized and initializing has two rows.
 
     `task` is the open task that includes the partition, or None. It was requested at `asked_at_ms` with
     `state_epoch` and `start_offset`. `error_code` is that of the last response, or None before one.

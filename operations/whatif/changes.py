@@ -19,8 +19,8 @@ POLL: Final = "max.poll.interval.ms"
 
 @dataclass(frozen=True)
 class Changes:
-    """The settings that an experiment changes. Those that are None stay as they were. `name` is its settings
-    in the form of the command line.
+    """The settings that an experiment changes. A setting that is None stays as it was. `name` has the
+    settings as on the command line.
 
     With `static`, each client has its own `group.instance.id` and sends no LeaveGroup when it stops.
     """

@@ -2,9 +2,9 @@
 differently than in the log.
 
 It behaves as Kafka's consumer does: it joins, syncs, sends heartbeats, and joins again when a response
-requires it. If the process was waiting to react in the log when a simulated reaction begins, the reaction
-ends when that wait ended. Any other reaction takes the process's usual time, and is postponed while the
-process is paused.
+requires it. At the time a simulated reaction begins, the process may have been waiting to react in the log.
+Then the reaction ends at the end of that wait. Any other reaction takes the process's usual time, and is
+postponed while the process is paused.
 """
 
 from collections.abc import Callable, Sequence

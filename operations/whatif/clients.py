@@ -1,8 +1,8 @@
 """The clients of a group, found in its log: when each ran, and how fast it reacted.
 
 The log is first applied as it is (`operations.whatif.run.open_loop`), so that each request has its answer.
-What the coordinator did to a client (it expired, it was removed) is no fact about the client. Facts are when
-it ran, what it requested, when it was silent, and how long after each answer it acted.
+What the coordinator did to a client (it expired, it was removed) is not a fact about the client. Facts are
+when it ran, what it requested, when it was silent, and how long after each answer it acted.
 """
 
 from collections import Counter
@@ -90,7 +90,7 @@ def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
     found = _RequestSorter()
     for step in run.steps:
         if isinstance(step.event, Received):
-            found.request(step.at_ms, step.event.request_id, step.event.request)
+            found.add(step.at_ms, step.event.request_id, step.event.request)
         for reply in step.effects.replies:
             observer = found.sender.get(reply.response.request)
             if observer is not None:
@@ -104,7 +104,7 @@ def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
 
 
 class _RequestSorter:
-    """The requests of the log by the processes that sent them. `request` takes them in order."""
+    """A sorter of the log's requests by the processes that sent them. `add` takes the requests in order."""
 
     def __init__(self) -> None:
         self.observers: list[ProcessObserver] = []
@@ -115,13 +115,13 @@ class _RequestSorter:
         self.ignored: Counter[str] = Counter()
         self._place = 0
 
-    def request(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
+    def add(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
         moment = LogMoment(at_ms, self._place)
         self._place += 1
         observer = None
         match request:
             case JoinGroup():
-                observer = self._joins(moment, request_id, request)
+                observer = self._process_of_join(moment, request_id, request)
                 observer.joined(moment, request_id, request)
             case SyncGroup() | Heartbeat():
                 observer = self.by_id.get(request.member_id)
@@ -135,7 +135,7 @@ class _RequestSorter:
                 observer = self.by_id[request.member_id]
                 observer.committed(moment, request_id, request)
             case LeaveGroup():
-                observer = self._leaves(moment, request_id, request)
+                observer = self._process_of_leave(moment, request_id, request)
             case DescribeGroup() | OffsetFetch():
                 self.ignored["that only read"] += 1
             case _:
@@ -143,7 +143,7 @@ class _RequestSorter:
         if observer is not None:
             self.sender[request_id] = observer
 
-    def _joins(self, moment: LogMoment, request_id: str, request: JoinGroup) -> ProcessObserver:
+    def _process_of_join(self, moment: LogMoment, request_id: str, request: JoinGroup) -> ProcessObserver:
         """Return the process of a JoinGroup: that of its member id or, without one, a process that has lost
         its id. If there is none, the JoinGroup is the start of a new process.
         """
@@ -163,8 +163,12 @@ class _RequestSorter:
         self.observers.append(observer)
         return observer
 
-    def _leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> ProcessObserver | None:
-        """Handle a process's own LeaveGroup, or one by which an administrator removes members."""
+    def _process_of_leave(
+        self, moment: LogMoment, request_id: str, request: LeaveGroup
+    ) -> ProcessObserver | None:
+        """Record a LeaveGroup. Return the process if it is the process's own request, or None if an
+        administrator removes members by it.
+        """
         members = [self.by_id.get(leaving.member_id) for leaving in request.members if leaving.member_id]
         own = members[0] if len(request.members) == 1 and members else None
         if own is not None and (own.client_id, own.client_host) == (request.client_id, request.client_host):

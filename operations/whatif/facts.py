@@ -119,7 +119,9 @@ class ClientFleet:
     senders: Mapping[str, str] = field(default_factory=dict)
 
     def counts_at(self, at_ms: int) -> dict[str, int]:
-        """Return the topics' numbers of partitions at a time, before the first known number that number."""
+        """Return the topics' numbers of partitions at a time. Before a topic's first known number, it counts
+        as having that number.
+        """
         return {
             topic: max([count for from_ms, count in known if from_ms <= at_ms] or [known[0][1]])
             for topic, known in self.partition_counts.items()

@@ -255,7 +255,9 @@ class RebalancePair(Struct, frozen=True, kw_only=True):
 
 
 class Validation(Struct, frozen=True, kw_only=True):
-    """The comparison. `objections` are sentences; without any, the log is reproduced."""
+    """The comparison of a recorded run with its simulation. `objections` are sentences. If there are none,
+    the simulation reproduces the log.
+    """
 
     pairs: list[RebalancePair]
     recorded: RunFigures
@@ -320,7 +322,9 @@ def _named(member_ids: Sequence[str], processes: Mapping[str, str]) -> list[str]
 
 
 def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[RebalancePair]:
-    """Match each recorded rebalance with the first like it that is not matched yet. Return all by time."""
+    """Match each recorded rebalance with the first unmatched simulated one that is like it. Return all pairs
+    by time.
+    """
     rest = list(simulated)
     pairs = []
     for ours in recorded:

@@ -217,12 +217,12 @@ class ProcessObserver:
     _holds: Partitions = frozenset()
 
     def is_lost(self) -> bool:
-        """Return True if it has lost its member id and may join as a new member."""
+        """Return True if the process has lost its member id and may join as a new member."""
         return not (self.member_id or self.waits or self.left or self.fenced)
 
     def joined(self, moment: LogMoment, request_id: str, request: JoinGroup) -> None:
         """Record a JoinGroup of the process."""
-        self._sign(moment)
+        self._record_sign_of_life(moment)
         if self._due is not None:
             self._react(*self._due, moment, request_id)
         elif self.waits is JoinGroup:
@@ -241,7 +241,7 @@ class ProcessObserver:
 
     def synced(self, moment: LogMoment, request_id: str, request: SyncGroup) -> None:
         """Record a SyncGroup of the process."""
-        self._sign(moment)
+        self._record_sign_of_life(moment)
         if self._sync is None:
             self.repeated += 1
             return
@@ -253,7 +253,7 @@ class ProcessObserver:
         if self._beats_from_ms is None:  # not in a generation: such a heartbeat renews nothing
             self.repeated += 1
             return
-        self._sign(moment)
+        self._record_sign_of_life(moment)
         self.beats_while_due |= self._due is not None
         self._react(ReactionKind.HEARTBEAT, self._beats_from_ms, moment, request_id)
         if self._beaten:
@@ -262,13 +262,13 @@ class ProcessObserver:
 
     def committed(self, moment: LogMoment, request_id: str, request: OffsetCommit) -> None:
         """Record an OffsetCommit of the process."""
-        self._sign(moment)
+        self._record_sign_of_life(moment)
         self.commits.append(SentRequest(moment, request_id, request))
 
     def leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> None:
         """Record the process's own LeaveGroup."""
         sent = SentRequest(moment, request_id, request)
-        self._sign(moment)
+        self._record_sign_of_life(moment)
         self.waited_until(moment.at_ms)
         self.member_id, self.waits, self._sync, self._beats_from_ms = "", None, None, None
         self._holds = frozenset()
@@ -306,7 +306,7 @@ class ProcessObserver:
         )
 
     def waited_until(self, until_ms: int) -> None:
-        """Record that the process still waits to react at this time."""
+        """Record that the process has waited to react until this time, and still waits."""
         for pending in (self._due, self._sync, self._beat_due()):
             if pending is not None and pending[1] < until_ms:
                 self._react(*pending, LogMoment(until_ms), "")
@@ -343,7 +343,7 @@ class ProcessObserver:
     def _react(self, kind: ReactionKind, from_ms: int, moment: LogMoment, request_id: str) -> None:
         self.reactions.setdefault(kind, []).append(Reaction(from_ms, moment, request_id))
 
-    def _sign(self, moment: LogMoment) -> None:
+    def _record_sign_of_life(self, moment: LogMoment) -> None:
         if self._beats_from_ms is not None:
             from_ms = max(self.last_sign.at_ms, self._beats_from_ms)
             self.gaps.append(Gap(TimeSpan(from_ms, moment.at_ms), self._due is not None))

@@ -53,8 +53,8 @@ class RunStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The steps of a group until a time. `senders` has the process (`operations.whatif.facts.Process.key`)
-    that sent a request, by the request's id.
+    """The steps of a group until a time. `senders` has the key of the process
+    (`operations.whatif.facts.ClientProcess`) that sent a request, by the request's id.
     """
 
     group_id: str

@@ -131,7 +131,9 @@ RECORDED = "as it was"
 
 @dataclass(frozen=True)
 class WhatIfAnswer:
-    """The answer. If the validation has objections, `tried` is empty, because a comparison is worthless."""
+    """The answer to a what-if. If the validation has objections, a comparison is worthless, so `tried` is
+    empty.
+    """
 
     log: GroupLog
     fleet: ClientFleet

@@ -32,8 +32,8 @@ ProtocolNames = tuple[str, ...]
 class SupportedProtocols(Struct):
     """The number of members, of members by protocol name, and of members by their whole list of names.
 
-    The lists are few, because the members of one application list the same protocols. A name or a list
-    without members is absent.
+    There are few different lists, because the members of one application list the same protocols. A name or a
+    list without members is absent.
     """
 
     members: int = 0
@@ -348,7 +348,7 @@ class ClassicGroup(Group, tag="Kafka"):
             supported.add(member.protocols, by)
 
     def parked(self) -> Iterator[ReplyTo]:
-        """Return the address of every parked request."""
+        """Yield the address of every parked request."""
         for member in self.members.values():
             if member.parked_join is not None:
                 yield member.parked_join

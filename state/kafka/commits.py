@@ -181,7 +181,7 @@ def txn_commit(
     """
     _prune_ended(context)
     row, error = verdict
-    is_given_up = is_over(context.group, request) or is_overtaken(context.group, request)
+    is_given_up = is_transaction_over(context.group, request) or is_overtaken(context.group, request)
     if error is ErrorCode.NONE and is_given_up:
         row, error = context.rule("TO6"), _error_of_an_ended_transaction(request.api_version)
     if error is ErrorCode.NONE and names_chars(request) > NAMES_MAX_CHARS:
@@ -192,7 +192,7 @@ def txn_commit(
     position = context.position
     offsets: dict[str, dict[int, Offset]] = {}
     topics = partition_errors(
-        request.topics, lambda topic, p: _take_partition(context, offsets, topic, p, position)
+        request.topics, lambda topic, p: _add_partition(context, offsets, topic, p, position)
     )
     row = context.rule("TO8")
     if offsets:
@@ -200,7 +200,7 @@ def txn_commit(
     context.reply(reply_to, TxnOffsetCommitResponse, row, topics=topics)
 
 
-def is_over(group: Group, request: TxnOffsetCommit) -> bool:
+def is_transaction_over(group: Group, request: TxnOffsetCommit) -> bool:
     """Row TO6: return True if the group already knows that the request's transaction ended. The client has
     then abandoned the request.
     """
@@ -243,7 +243,7 @@ def _error_of_an_ended_transaction(api_version: int) -> ErrorCode:
     return ErrorCode.INVALID_TXN_STATE
 
 
-def _take_partition(
+def _add_partition(
     context: StepContext,
     offsets: dict[str, dict[int, Offset]],
     topic: CommittedTopic,
@@ -312,7 +312,7 @@ def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
     context.settle(entries)
     for entry, outcome, decided in settled:
         _end(context, entry, outcome, decided, marker)
-    _note_ended(context, entries, marker)
+    _record_ended(context, entries, marker)
     return context.rule("TO14")
 
 
@@ -337,7 +337,7 @@ def _end(
     """Rows TO12, TO13: commit or drop the offsets of an entry whose transaction has ended."""
     if outcome is MarkerOutcome.COMMIT:
         context.rule("TO12")
-        _move(context, entry)
+        _commit_pending(context, entry)
         return
     why = f"the transaction was not committed: a marker of epoch {marker.producer_epoch} ended it"
     if outcome is MarkerOutcome.ABORT:
@@ -352,8 +352,8 @@ def _end(
     )
 
 
-def _move(context: StepContext, entry: PendingOffsets) -> None:
-    """Commit each offset whose request is later in the log than that of the committed offset."""
+def _commit_pending(context: StepContext, entry: PendingOffsets) -> None:
+    """Commit each pending offset unless the committed offset's request is later in the log."""
     for topic, offsets in entry.offsets.items():
         for partition, offset in offsets.items():
             committed = context.group.offsets.get(topic, {}).get(partition)
@@ -371,7 +371,7 @@ def is_later_in_log(offset: Offset, committed: Offset) -> bool:
     return offset.position > committed.position
 
 
-def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: TransactionMarker) -> None:
+def _record_ended(context: StepContext, entries: list[PendingOffsets], marker: TransactionMarker) -> None:
     """Row TO14: record the position up to which the producer's transactions have ended."""
     known = context.group.ended.get(marker.producer_id)
     position = marker.txn_position

@@ -76,8 +76,8 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
     def is_present_and_behind(self, epoch: int) -> bool:
-        """Return True if the member has joined, is not away temporarily, and is not at this target
-        assignment.
+        """Return True if the member has joined, is not away temporarily, and has not reached the target
+        assignment of this epoch.
         """
         return self.member_epoch > 0 and not self.is_reconciled_to(epoch)
 
@@ -291,7 +291,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
     def assign(
         self, member: ConsumerMember, assigned: AssignedPartitions, pending_revocation: AssignedPartitions
     ) -> None:
-        """Set what the member holds. A member holds nothing before it is removed."""
+        """Set the partitions that the member holds. Before the member is removed, set none."""
         self._note_change(member)
         held = self.held
         for partitions in (member.assigned, member.pending_revocation):
@@ -307,8 +307,8 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
                 held.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_id))
 
     def validate_instance(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that the instance id, if any, belongs to the member: UNKNOWN_MEMBER_ID if it belongs to none,
-        FENCED_INSTANCE_ID if it belongs to another one.
+        """Return UNKNOWN_MEMBER_ID if the instance id belongs to no member, FENCED_INSTANCE_ID if it belongs
+        to another member, else NONE.
         """
         if instance_id is None:
             return ErrorCode.NONE

@@ -71,9 +71,9 @@ Timer = tuple[int, TimerKind, str]
 
 
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
-    """The settings alone, by Kafka's names. A new group inherits them. `incarnation` is the request, or the
-    deadline, that created it. It has no history and no deadline: `seq` and `last_fired_ms` are 0, and
-    `quarantined` is None. `clock_ms` is the time of the last event.
+    """The settings of a group id without a group, by Kafka's names. A new group inherits them. `incarnation`
+    is the request, or the deadline, that created this object. `clock_ms` is the time of the last event. There
+    is no history and no deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None.
     """
 
     group_id: str
@@ -225,8 +225,8 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
 
 
 def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, that the watcher reports differently. A lower count of the same topic and a
-    deleted topic are ignored: they come from a lagging broker.
+    """Return the topics, by name, for which the watcher's report differs from `known`. A lower count of the
+    same topic and a deleted topic are ignored, because they come from a lagging broker.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -252,10 +252,10 @@ def is_more_of(topic: Topic | None, before: Topic | None) -> bool:
 
 
 class ModernGroup(Group):
-    """`group_epoch` grows with each change that needs a new target assignment. `assignment_epoch` is the
-    group epoch that the target was computed for, at `assignment_timestamp_ms` (0 if unknown). `metadata_hash`
-    is the fingerprint of the subscribed topics (row HB53), b"" without any. `metadata_stale` is True if it
-    has to be computed again.
+    """A group with epochs. `group_epoch` grows with each change that needs a new target assignment.
+    `assignment_epoch` is the group epoch that the target was computed for, at `assignment_timestamp_ms` (0 if
+    unknown). `metadata_hash` is the fingerprint of the subscribed topics (row HB53), b"" if there are none.
+    `metadata_stale` is True if the fingerprint has to be computed again.
     """
 
     group_epoch: int = 1

@@ -39,11 +39,11 @@ def is_blank(text: str) -> bool:
 
 
 class RequestRefused(Exception):
-    """The request is answered with an error: the row that decided it, the error and its message.
+    """The refusal of a request: the row that decided it, the error and its message.
 
-    `event` is the type of the history entry about it, None for no entry: a client that repeats its request
-    adds to the history each time, so only errors that an operator has to see have an entry. `after` is called
-    with the step's context when all changes are undone.
+    `event` is the type of the refusal's history entry, or None. Only errors that an operator has to see have
+    an entry, because a client that repeats its request adds to the history each time. `after` is called with
+    the step's context when all changes are undone.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ def is_not(group_id: str, kind: str) -> str:
 
 
 def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
-    """Return the handler of a request that needs a group of its kind. The row decides its answer."""
+    """Return a handler that answers by this row that the group id has no group of this kind."""
 
     def answer(context: StepContext, _: Any, reply_to: ReplyTo) -> None:
         missing = f"Group {context.group_id} not found."

@@ -118,8 +118,8 @@ def _requested(
 
 
 def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
-    """Return True if the offset was committed for another topic of the same name. False if either topic id is
-    unknown.
+    """Return True if the offset was committed for another topic of the same name. An unknown topic id counts
+    as the same.
     """
     return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
 
@@ -365,8 +365,8 @@ def remember_deleted(group: Group, ids: Collection[bytes]) -> None:
 
 
 def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], bool]) -> dict[str, set[int]]:
-    """Remove the pending offsets for which `is_gone(topic, partition, offset)` is true, and entries that have
-    no others. Return the partitions of the removed offsets by topic.
+    """Remove the pending offsets for which `is_gone(topic, partition, offset)` is true, and the entries that
+    have no offsets left. Return the partitions of the removed offsets by topic.
     """
     gone: dict[str, set[int]] = {}
     kept: list[PendingOffsets] = []

@@ -147,16 +147,16 @@ Before = tuple[str, bool]
 
 class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """The rules of one of Kafka's protocols. A handler takes the context, its request, and the address of the
-    answer. Protocols differ only in who may commit and fetch offsets, so they have checks for these requests
-    and no handlers.
+    answer. Commits and fetches of offsets differ between protocols only in who may send them, so a protocol
+    has checks for these requests instead of handlers.
     """
 
     group_type = GroupType.KAFKA
     group_class: ClassVar[type[Any]]
     handlers: ClassVar[Handlers]
     without_own_group: ClassVar[Handlers] = {}
-    """Handlers of this protocol's own requests to a group id without a group, or with one of another
-    protocol, whose `handlers` come first.
+    """Handlers of this protocol's own requests to a group id without a group, or with a group of another
+    protocol. The `handlers` of that other protocol come first.
     """
     unanswered_handlers: ClassVar[Handlers] = {}
     """Handlers of reports of the coordinator's own service, which get no answer. They take the context, the
@@ -234,11 +234,11 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def shift_deadlines(self, context: StepContext, group: G, by_ms: int) -> None:
-        """Shift the deadlines by the time for which time stood still, and restart the sessions."""
+        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
 
     def answer_parked(self, context: StepContext, group: G, row: RuleId) -> None:
         """Answer every parked request with an error, because the group's deadlines stop. A protocol that
-        answers each request at once has none.
+        answers each request at once has no parked requests.
         """
 
     # Settings.
@@ -269,7 +269,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> RuleAndError: ...
 
     def check_fetch(self, context: StepContext, group: G, request: OffsetFetch) -> RuleAndError | None:
-        """Return why the request is refused, None if it is not."""
+        """Return the row and the error that refuse the request, or None."""
         return None
 
     def commit(self, context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:

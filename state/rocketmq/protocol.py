@@ -199,7 +199,7 @@ _STRATEGIES: dict[str | None, AllocateMessageQueueStrategy] = {
 
 
 def query_assignment(context: StepContext, request: QueryAssignment) -> None:
-    """Answer with the client's queues. None means that the client keeps the queues that it has."""
+    """Answer with the client's queues, or with None if the client shall keep the queues that it has."""
     mode = _request_mode(context, request.topic)
     queues = _do_load_balance(context, request, mode)
     assignments = (
@@ -348,8 +348,10 @@ def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
 
 
 def _close_gateway(context: StepContext, request: GatewayStarted) -> None:
-    """Close the connections of the gateway's other processes, because their sockets ended with them. One that
-    is reported as gone may only be slow. Then it closes the sockets itself, and the clients register again.
+    """Close the connections of the gateway's earlier processes, because their sockets ended with them.
+
+    A gateway that is reported as gone may only be slow. It then closes the sockets itself, and the clients
+    register again.
     """
 
     def is_closed(_: str, info: ClientChannelInfo) -> bool:

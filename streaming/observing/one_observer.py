@@ -39,7 +39,7 @@ def observer_id(namespace: str) -> str:
 
 
 def incarnation(record_id: str, observer: str) -> str:
-    """Return the incarnation of a group that this observer saw first in the record with this id."""
+    """Return the incarnation of a group that `observer` first saw in the record `record_id`."""
     return f"{record_id}@{observer}"
 
 
@@ -53,13 +53,15 @@ def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, fold
     if others:
         raise TopicsError(
             f"another observer writes {layout.groups_topic}: its id is {' and '.join(sorted(others))}, and "
-            f"{folder} is {'a new folder' if ours is None else f'that of {ours}'}. Give the other one's "
+            f"{folder} is {'a new folder' if ours is None else f'that of {ours}'}. Give that observer's "
             "--data-dir, or another --prefix. If its folder is lost, delete the topics with this prefix"
         )
 
 
 def writers(records: Iterable[Record]) -> set[str]:
-    """Return the observers that wrote the newest view of each partition among records in order."""
+    """Return the ids of the observers that wrote the newest view of each partition. `records` are in the
+    order of each partition.
+    """
     newest = {}
     for record in records:
         if record.value is not None:

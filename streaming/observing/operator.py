@@ -53,8 +53,8 @@ class ObservedOutput(OutputRows):
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
         self._layout = layout
-        # The call's last change by group, topic and partition, with its record and the group's incarnation.
-        # The compacted topic keeps no earlier one.
+        # The last change in this call, by group, topic and partition, with the id of its record and the
+        # group's incarnation. The topic is compacted, so earlier changes are not written.
         self._offsets: dict[str, dict[tuple[str, int], tuple[OffsetChange, str, str]]] = {}
 
     def entry(self, entry: HistoryEntry) -> None:
@@ -63,12 +63,12 @@ class ObservedOutput(OutputRows):
         self.add(self._layout.events_topic, value, entry.group_id.encode())
 
     def offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
-        """Keep the offset of a partition until the end of the call. `record` is the id of the record."""
+        """Keep a change of an offset until the end of the call. `record` is the id of the change's record."""
         last = (change, record, group.incarnation)
         self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = last
 
     def offsets(self, group_id: str) -> None:
-        """Add the offsets of a group. All are in one partition."""
+        """Add the group's offsets that changed in this call, all to one partition of the topic."""
         partition = partition_of(group_id, self._layout.request_partitions)
         for (topic, number), (change, record, of_group) in self._offsets.pop(group_id, {}).items():
             committed = committed_offset(group_id, of_group, change, record)
@@ -171,13 +171,13 @@ class ObservingCall:
             self._handle(row, record, group, lambda: sight(group, seen_rebalancing, at))
 
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
-        group_id, says = found
+        group_id, content = found
         group = self._decode_group(group_id)
-        if ids := topic_ids_in(says):
+        if ids := topic_ids_in(content):
             self._names.find(ids)
         at = At(row.at_ms, record, incarnation(record, self._observer))
         names, removed_ms = self._names.known, self._removed_ms.get(group_id)
-        self._handle(row, record, group, lambda: observe(group, group_id, says, at, names, removed_ms))
+        self._handle(row, record, group, lambda: observe(group, group_id, content, at, names, removed_ms))
 
     def _handle(
         self, row: LogRow, record: str, group: ObservedGroup | None, step: Callable[[], Observation]
@@ -239,8 +239,9 @@ class ObservingCall:
 
 
 def by_time(rows: Iterable[LogRow]) -> Iterator[LogRow]:
-    """Yield the rows of records and sightings, merged by their append times: each sighting comes before the
-    first record that is not older. In `rows` the sightings come first, then the records in the log's order.
+    """Yield the rows of records and sightings, merged by their append times. A sighting comes before the
+    first record with the same or a later time. In `rows` the sightings come first, then the records in the
+    log's order.
     """
     sightings = deque[LogRow]()
     for row in rows:

@@ -142,7 +142,7 @@ def _folders(root: Path, table: OutputTable) -> Iterator[Path]:
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """Return the files by their batches, in order."""
+    """Return the files whose names match `pattern` by their numbers of batches, the lowest first."""
     found = {int(m[1]): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
     return dict(sorted(found.items()))
 

@@ -176,7 +176,7 @@ def observe_groups(
 
 
 def _encoded(numbers: Iterable[int]) -> list[bytes]:
-    """Return the encoded forms of these types with which keys begin."""
+    """Return the types as the two bytes with which a record's key begins."""
     return [number.to_bytes(2) for number in sorted(numbers)]
 
 
@@ -256,7 +256,7 @@ def start(
 ) -> StreamingQuery:
     """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
 
-    It writes to the observer's topics, or to `output_dir`: then it reads no sightings.
+    The query writes to the observer's topics, or to `output_dir` if given. In a folder it uses no sightings.
     """
     records, layout = read_source(spark, client_config, partitions), operator.layout
     function = WorkerFunction(operator)

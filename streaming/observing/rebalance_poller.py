@@ -65,8 +65,9 @@ class _Run(Struct):
 
 
 class _Ends(Struct):
-    """The ends of a partition of `__consumer_offsets`. `waiting` has each end that the query has not reached
-    yet, after the time at which the end was polled. `read_s` is that time of the last end it has reached.
+    """The polled ends of a partition of `__consumer_offsets`. `waiting` are the ends that the query has not
+    reached yet, each as (time of the poll, offset). `read_s` is the time of the poll of the last end that the
+    query has reached.
     """
 
     waiting: list[tuple[float, int]] = field(default_factory=list)
@@ -142,7 +143,7 @@ class RebalanceRuns:
     def _partition(self, group_id: str) -> int:
         return partition_of_offsets(group_id, self._partitions)
 
-    def ended(self, queried_s: float, ends: Mapping[int, int], read: Mapping[int, int]) -> None:
+    def update_ends(self, queried_s: float, ends: Mapping[int, int], read: Mapping[int, int]) -> None:
         """Apply the ends that partitions had at `queried_s`, and the offsets that the query has read to."""
         for number, end in ends.items():
             of_partition = self._ends.setdefault(number, _Ends())
@@ -154,8 +155,8 @@ class RebalanceRuns:
                 of_partition.read_s = of_partition.waiting.pop(0)[0]
 
     def records(self, now_s: float, seen_s: float) -> Iterator[tuple[bytes, SightingRecord]]:
-        """Yield the key and the record of each group that was seen at `seen_s`, and, once the query has read
-        up to the end of its rebalance, of each group whose rebalance is over.
+        """Yield the key and the record of each group that was seen rebalancing at `seen_s`. A group whose
+        rebalance is over follows once the query has read up to the end of that rebalance.
         """
         for group_id, run in self._runs.items():
             if run.seen_s == seen_s:
@@ -217,7 +218,7 @@ class RebalancePoller(BackgroundThread):
         self._interval_s = interval_ms / 1000
         self._runs = RebalanceRuns(partitions)
         self._read: Mapping[int, int] = {}
-        self._outage = OutageWarning("a poll at rebalancing groups")
+        self._outage = OutageWarning("a poll for rebalancing groups")
         self._has_warned = False
 
     def read_to(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -274,12 +275,12 @@ class RebalancePoller(BackgroundThread):
 
     def _poll_once(self, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
         queried_s = time.monotonic()
-        by_broker, failed = self._listed(admin)
+        by_broker, failed = self._list_groups(admin)
         listed = {group_id for groups in by_broker.values() for group_id in groups}
         chosen = set(self._runs.choose(listed))
         seen: dict[str, SeenGroup] = {}
         for broker, groups in by_broker.items():
-            seen |= self._described(admin, broker, {g: s for g, s in groups.items() if g in chosen})
+            seen |= self._describe_groups(admin, broker, {g: s for g, s in groups.items() if g in chosen})
         answered_s = time.monotonic()
         self._runs.update(queried_s, answered_s, listed, seen, is_whole=failed is None)
         self._find_ends(admin)
@@ -292,7 +293,7 @@ class RebalancePoller(BackgroundThread):
         if failed is not None:
             self._outage.failed(failed)
 
-    def _listed(self, admin: KafkaAdminClient) -> tuple[dict[int, dict[str, str]], KafkaError | None]:
+    def _list_groups(self, admin: KafkaAdminClient) -> tuple[dict[int, dict[str, str]], KafkaError | None]:
         """Return the state of each rebalancing group by broker, and the error of a broker that did not
         answer, or None.
         """
@@ -311,16 +312,16 @@ class RebalancePoller(BackgroundThread):
             found[broker] = {g["group_id"]: g["group_state"] for g in groups}
         return found, failed
 
-    def _described(
+    def _describe_groups(
         self, admin: KafkaAdminClient, broker: int, states: Mapping[str, str]
     ) -> dict[str, SeenGroup]:
-        """Return those of these groups that are still rebalancing. A group that the broker does not describe
-        keeps the state in which it was listed.
+        """Describe the groups in `states`, and return those that are still rebalancing. A group that the
+        broker does not describe keeps the state in which it was listed.
         """
         found: dict[str, SeenGroup] = {}
-        asked = list(states)
-        for first in range(0, len(asked), _DESCRIBED_AT_ONCE):
-            group_ids = asked[first : first + _DESCRIBED_AT_ONCE]
+        listed = list(states)
+        for first in range(0, len(listed), _DESCRIBED_AT_ONCE):
+            group_ids = listed[first : first + _DESCRIBED_AT_ONCE]
             described: dict[str, Any] = admin.describe_groups(group_ids, group_coordinator_id=broker)
             for group_id in group_ids:
                 group = described.get(group_id)
@@ -338,7 +339,7 @@ class RebalancePoller(BackgroundThread):
         wanted = {TopicPartition(SOURCE, number): OffsetSpec.LATEST for number in partitions}
         found = admin.list_partition_offsets(wanted)
         ends = {partition.partition: at.offset for partition, at in found.items()}
-        self._runs.ended(queried_s, ends, self._read)
+        self._runs.update_ends(queried_s, ends, self._read)
 
 
 def _member(member: Mapping[str, Any]) -> SeenMember:

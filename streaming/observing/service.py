@@ -55,8 +55,8 @@ DEFAULT_STATE_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class ObserverOptions:
-    """The options of an observer. `folder` is its data folder, with the checkpoint. It writes to the topics
-    of `layout`, or if there is an `output_dir` to Parquet files there.
+    """The options of an observer. `folder` is its data folder, with the checkpoint. The observer writes to
+    the topics of `layout`, or to Parquet files in `output_dir` if that is given.
 
     `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
     number of partitions in which Spark keeps the state. If one is None, it is the checkpoint's number, or the
@@ -127,7 +127,9 @@ class ObserversQuery(SupervisedQuery):
         self._ready_s = float("inf")
 
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
-        """Start the query when the cluster has a coordinator's topic."""
+        """Wait until the cluster has `__consumer_offsets`, then start the query. Returns None if the observer
+        stops meanwhile.
+        """
         if self._found is None:
             source = self._wait_for_source(stopping)
             if source is None:
@@ -152,7 +154,7 @@ class ObserversQuery(SupervisedQuery):
         return running
 
     def _wait_for_source(self, stopping: threading.Event) -> FoundTopics | None:
-        """Wait until the cluster has a coordinator's topic. Returns None if the observer stops meanwhile."""
+        """Wait until the cluster has `__consumer_offsets`. Returns None if the observer stops meanwhile."""
         while not stopping.is_set():
             reason = f"no group has joined or committed yet: the cluster has no {SOURCE}"
             try:
@@ -246,7 +248,7 @@ class Observer(Startable):
     """The observer of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, JarsUnavailable, JavaNotFound or SparkFailed. `on_failure` is
-    called in a thread when Spark keeps ending. `failure` is the reason, and the caller has to `stop` the
+    called in a thread when Spark keeps ending. `failure` is then the reason, and the caller has to `stop` the
     observer. `on_batch` is called in a thread with each committed batch.
     """
 

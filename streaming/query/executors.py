@@ -49,7 +49,7 @@ class ExecutorsUnfit(RuntimeError):
 class Demand:
     """The requirements on a Python worker. `versions` are those of Python and of each distribution.
 
-    `mark` is a file with its content. Another machine sees it only in a shared checkpoint.
+    `mark` is the path and the content of a file, which another machine sees only in a shared checkpoint.
     """
 
     versions: tuple[tuple[str, str], ...]
@@ -118,11 +118,11 @@ def send_code(context: Any, folder: Path) -> None:
 
 
 def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
-    """Return the demand with a check that workers have the same checkpoint as the driver, if it is a path of
-    files.
+    """Return the demand with a mark, by which workers check that they have the driver's checkpoint. A
+    checkpoint that is not in a file system needs no mark.
 
-    Otherwise executors would write the state into local folders, where the next executor does not find it.
-    Raises FolderNotWritable.
+    Without this check, executors could write the state into local folders, where the next executor does not
+    find it. Raises FolderNotWritable.
     """
     # These import packages that only the driver needs.
     from kafka_why.local_files import LocalFiles
@@ -212,10 +212,10 @@ class WorkerFunction:
         return self.function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self.function, self.checks)
+        return _unpickle, (self.function, self.checks)
 
 
-def _arrive(
+def _unpickle(
     function: Callable[..., Iterator[Any]], checks: tuple[Callable[[], None], ...]
 ) -> Callable[..., Iterator[Any]]:
     _freeze_imports()

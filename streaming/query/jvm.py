@@ -144,7 +144,7 @@ def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
 
 @contextlib.contextmanager
 def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
-    """Kill the JVM that this thread launches, and raise SparkFailed, if the launch takes longer.
+    """Kill the JVM that this thread launches and raise SparkFailed if the launch takes more than `limit_s`.
     launch_gateway waits for its JVM without a limit, and does not report the process.
     """
     thread = threading.get_native_id()
@@ -187,16 +187,16 @@ def _deferred_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda it, _: came.append(it)) for number in numbers]
+    handlers = [signal.signal(number, lambda it, _: received.append(it)) for number in numbers]
     try:
         yield
     finally:
         for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
-        for it in came:
-            signal.raise_signal(it)
+        for signum in received:
+            signal.raise_signal(signum)
 
 
 # The watchdog: it ends a JVM that hangs, so that another one can be started.

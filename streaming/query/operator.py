@@ -152,19 +152,19 @@ class ShardCall:
             self._state.remove()
         yield from self._output.frame(len(payload))
 
-    def _encode_group(self, awake: DecodedGroup) -> None:
+    def _encode_group(self, decoded: DecodedGroup) -> None:
         """Encode a group that the call has changed, and write its records of compacted topics."""
-        group, key = awake.timeline.group, awake.key
-        if awake.is_unpublished and isinstance(group, Group):
+        group, key = decoded.timeline.group, decoded.key
+        if decoded.is_unpublished and isinstance(group, Group):
             self._output.all_offsets(group)
             self._output.all_transactions(group)
-        self._output.compacted(awake.timeline.group_id)
+        self._output.compacted(decoded.timeline.group_id)
         if group is not None:
-            if awake.has_news or awake.is_unpublished:
+            if decoded.has_news or decoded.is_unpublished:
                 self._output.snapshot(group)
-            entry = codec.encode_group(group, awake.timeline.next_deadline_ms())
+            entry = codec.encode_group(group, decoded.timeline.next_deadline_ms())
             self._entries[group.group_id] = entry
-        elif self._entries.pop(awake.timeline.group_id, None) is not None:
+        elif self._entries.pop(decoded.timeline.group_id, None) is not None:
             self._output.group_tombstone(key)
 
 

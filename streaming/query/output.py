@@ -95,7 +95,7 @@ class Output(OutputRows):
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
         self._layout = layout
-        # The call's last record by group, compacted topic and key. The topic keeps no earlier one.
+        # The last record in this call, by group, compacted topic and key. Earlier records are not written.
         self._compacted: dict[str, dict[tuple[str, bytes], CommittedOffset | PendingTransaction | None]] = {}
         self._packs: dict[int, _Pack] = {}
 
@@ -161,7 +161,7 @@ class Output(OutputRows):
         """Do nothing, because the batch writes the views before Spark commits it."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:
-        """Add a record with one response, after the record of the responses before it."""
+        """Add a record with one response. The partition's open pack is closed first, to keep the order."""
         if reply_partition in self._packs:
             self._close_pack(reply_partition)
         self.add(self._layout.responses_topic, value, b"", reply_partition)

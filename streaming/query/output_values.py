@@ -17,7 +17,7 @@ from kafka_why.contract.codec import (
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import RECORD_VERSION
-from records.truncation import too_large
+from records.truncation import too_large_error
 from state.kafka.context import Effects, Reply, TransactionChange
 from state.kafka.group import Group, PendingOffsets
 from state.rocketmq import context as rocketmq
@@ -78,7 +78,7 @@ def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes
     if len(value) <= max_bytes:
         return value, None
     text = f"the answer has {len(value)} bytes, {LIMIT} is {max_bytes}"
-    return encode(too_large(reply.response)), text
+    return encode(too_large_error(reply.response)), text
 
 
 def transaction_record(effects: Effects, change: TransactionChange) -> PendingTransaction | None:

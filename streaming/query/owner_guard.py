@@ -3,10 +3,10 @@ topics.
 
 A folder's lock excludes a second driver on one machine. On shared storage a driver can sleep through a
 takeover and wake up with a plan that the new owner has not seen. So each task first checks on the owner topic
-that its coordinator's claim is still in force. Spark writes a batch's plan before its tasks run, and a new
-owner reads the last plan after its claim. So a task that finds no later claim belongs to a batch whose plan
-the new owner sees, and runs again with the same output. A task that finds one fails, and neither its output
-nor its state is written. docs/decisions/0019-a-standby.md has the proof.
+that its coordinator's claim is still in force. A task that finds a later claim fails, and its output and
+state are not written. Spark writes a batch's plan before its tasks run, and a new owner reads the last plan
+after its claim. So if a task finds no later claim, the new owner sees the plan of its batch, and runs the
+batch again with the same output. docs/decisions/0019-a-standby.md has the proof.
 """
 
 import time

@@ -35,7 +35,7 @@ from streaming.query.owner_guard import OwnerGuard
 from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTITIONS
 
 QUERY_NAME = "group-coordinator"
-# The error text of a query that has read a clock record of a later owner, before the epoch.
+# The error text of a query that has read a clock record of a later owner. The owner's epoch follows it.
 LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
 _LATER_OWNER_FOUND = re.compile(rf"{re.escape(LATER_OWNER)}\d")
 
@@ -187,8 +187,8 @@ def start(
     batch_interval_ms: int = 0,
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it. `demand`
-    are the requirements on executors, if any. A batch begins `batch_interval_ms` after the one before it, or
-    when that one ends.
+    are the requirements on executors, if any. Batches begin `batch_interval_ms` apart, or later if a batch
+    takes longer.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)

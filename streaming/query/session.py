@@ -111,7 +111,7 @@ class Session(Closeable):
     system's folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
 
     After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
-    but not while it does so.
+    but not during `restart`.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Session(Closeable):
         try:
             with self._watched(), _own_interrupts():
                 self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
-            # Otherwise it prints a traceback when the JVM ends.
+            # Otherwise the accumulators' server prints a traceback when the JVM ends.
             self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
             self.spark = SparkSession(self._context)
             self.ui_url = self._context.uiWebUrl
@@ -235,11 +235,10 @@ class Session(Closeable):
         return isinstance(self._jvm, OwnJvm)
 
     def restart(self) -> None:
-        """Start Spark again, in a new JVM with the same settings, after the old one has ended.
+        """End the old JVM completely, and start Spark again in a new one with the same settings.
 
-        The old JVM has ended completely when the new one starts. The UI gets its port again if that is free.
-        Only `spark` and its objects are new. Raises SparkFailed and FolderNotWritable, after which it may be
-        called again.
+        The UI gets its port again if that is free. Only `spark` and its objects are new. Raises SparkFailed
+        and FolderNotWritable. It may be called again after such an error.
         """
         assert self.can_restart, "the JVM of spark-submit cannot be started again"
         if self.has_lost_jvm():
@@ -276,8 +275,8 @@ class Session(Closeable):
         return self._jvm.has_ended()
 
     def use_state_partitions(self, number: int) -> None:
-        """Set the number of state partitions of queries that start from now on. A checkpoint with another
-        number keeps it.
+        """Set the number of state partitions of queries that start from now on. A checkpoint that exists
+        keeps its own number.
         """
         self._conf.set(STATE_PARTITIONS, str(number))  # for a restart
         self.spark.conf.set(STATE_PARTITIONS, number)

@@ -33,9 +33,9 @@ _MISSING = "java.io.FileNotFoundException"
 class HadoopFiles:
     """A folder of a Hadoop file system. If `renames`, a rename replaces a file at once, as on HDFS.
 
-    Without it a file is written under its own name: object stores show it when it is complete. `spark`
-    returns the current Spark session, which changes at a restart. Methods raise Py4JError if Spark does not
-    run.
+    Otherwise a file is written under its final name, because object stores show a file only when it is
+    complete. `spark` returns the current Spark session, which changes at a restart. Methods raise Py4JError
+    if Spark does not run.
     """
 
     def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:

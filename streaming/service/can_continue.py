@@ -1,4 +1,4 @@
-"""The check if a query can ever continue from its checkpoint: before each start of the query, after each
+"""The check whether a query can continue from its checkpoint: before each start of the query, after each
 failed batch, and when the replica sees records disappear. If it cannot, the service ends, because each
 further attempt would fail, and no batch would ever confirm the early answers given meanwhile.
 """
@@ -38,7 +38,8 @@ class CannotContinue(FolderError):
 class RequestsLost(CannotContinue):
     """Records were deleted before a committed batch handled them.
 
-    `lost` has the first offset and the one after the last by partition, None if all later ones are lost.
+    `lost` has, by partition, the first lost offset and the offset after the last lost one. The latter is None
+    if all later records are lost.
     """
 
     def __init__(self, message: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
@@ -211,7 +212,7 @@ class _Answer(Struct):
     topics: msgspec.Raw = msgspec.Raw(b"[]")
 
     def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
-        """Yield the committed partitions, with these offsets if there is one for each partition."""
+        """Yield the partitions whose commits succeeded, with `offsets` if there is one for each of them."""
         if self.type not in _COMMITS:
             return
         partitions = [
@@ -273,7 +274,7 @@ class LostRequestCollector:
 
 
 def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> list[LostGroup]:
-    """Return the groups whose acknowledged requests are in `lost`, by partition as in `RequestsLost`.
+    """Return the groups with acknowledged requests among the lost records. `lost` is as in `RequestsLost`.
 
     The responses topic keeps answers for an hour. Raises KafkaError, FolderError.
     """

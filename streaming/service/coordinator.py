@@ -236,7 +236,7 @@ class Coordinator(Startable):
             pace=self._pace,
         )
         started.enter_context(self._ticker)
-        if not options.replica:  # with one, clock records cost no batch, so they stay frequent
+        if not options.replica:  # with a replica, clock records cost no batch, so they stay frequent
             started.enter_context(MembersWatcher(config, layout, self._pace))
         started.enter_context(TopicWatcher(config, layout, interval_ms=options.topic_interval_ms))
         started.enter_context(self._transactions)
@@ -324,7 +324,7 @@ class Coordinator(Startable):
             continuity=continuity,
             lease=self._lease,
             times=self._times,
-            reports=QueryCallbacks(
+            callbacks=QueryCallbacks(
                 alarms=lambda: (self.transactions().alarm, self.replica().alarm, self.share_state().alarm),
                 on_batch=lambda batch: self.on_batch(batch),
             ),

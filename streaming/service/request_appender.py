@@ -27,7 +27,7 @@ ServiceRequest: TypeAlias = RegexResolved | ShareStateResult | TopicMetadata | T
 def append_records(
     client_config: ClientConfig, topic: str, records: Iterable[Mapping[str, Any]]
 ) -> list[Any]:
-    """Append records over a connection of their own, and wait until all are acknowledged. Each record has the
+    """Append records over a new connection, and wait until all are acknowledged. Each record has the
     arguments of KafkaProducer.send. Return kafka-python's metadata of each. Raises KafkaError.
     """
     producer = kafka_clients.producer(client_config)

@@ -46,7 +46,7 @@ class LeastRetention:
 
 
 def least_retentions(layout: TopicLayout) -> Mapping[str, LeastRetention]:
-    """Return the least retention of each topic that deletes records, so not of compacted ones."""
+    """Return the least retention of each topic. Topics that are only compacted have none."""
     downtime_ms = LONGEST_DOWNTIME_MS
     return {
         layout.requests_topic: LeastRetention(

@@ -54,7 +54,7 @@ class StartTimes:
 
 
 def announce(client_config: ClientConfig, layout: TopicLayout, epoch: Epoch, owner_epoch: int | None) -> None:
-    """Publish the claim and the configuration that is now in force on the events topic.
+    """Publish on the events topic the owner's epoch and the configuration that is now in force.
 
     Raises TopicsError.
     """
@@ -84,14 +84,14 @@ def begin_epoch(
     coordinator acted.
     """
     skip = unhandled(checkpoint, topic, skip)
-    return checkpoint.epochs(
+    return checkpoint.store_epoch(
         settings, skip, code_version(), after_ms=acted.until_ms, from_batch=acted.batch + 1
     )
 
 
 def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """Return the records to skip, except those that a committed batch has handled. Its effects exist, so a
-    replay of the log, which has no batches, must handle it, too.
+    """Return the records to skip, except those that a committed batch has handled. The effects of these
+    exist, so a replay of the log, which has no batches, must handle them, too.
     """
     if not skip:
         return []
@@ -185,8 +185,8 @@ _DOUBLINGS_MAX = 10
 
 
 def backoff_s(restarts: int, first_s: float = FIRST_PAUSE_S) -> float:
-    """Return the pause in seconds before another start, after `restarts` starts since it last worked: 0
-    before the first start, `first_s` before the second, then twice the last pause, at most `LONGEST_PAUSE_S`.
+    """Return the pause in seconds before the next start: 0 if `restarts` is 0, `first_s` if it is 1, then
+    twice the last pause, at most `LONGEST_PAUSE_S`.
     """
     if not restarts:
         return 0.0

@@ -160,8 +160,8 @@ def prepare(
     min_insync_replicas: int | None = None,
     least_bytes: Mapping[str, int] = MappingProxyType({}),
 ) -> FoundTopics:
-    """Create and check these topics, as `prepare_topics` does. An existing topic may have a smaller
-    `max.message.bytes` than a new one where `least_bytes` has the topic.
+    """Create and check these topics, as `prepare_topics` does. `least_bytes` has the `max.message.bytes` that
+    suffices for an existing topic, if that is less than for a new one.
     """
     with _admin_client(client_config) as admin:
         cluster = admin.describe_cluster()
@@ -283,8 +283,8 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
 
 
 def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    """Return the description and the settings of each existing topic. A broker may not know at once topics
-    that another one has created.
+    """Return the description and the settings of each topic. Waits for topics that were just created, because
+    a broker may not know them at once.
     """
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:

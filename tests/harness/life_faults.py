@@ -95,12 +95,12 @@ def configuration_of_the_seed_only(patch: pytest.MonkeyPatch) -> None:
 
 def outage_of_batches_not_planned_at_its_end(patch: pytest.MonkeyPatch) -> None:
     """A driver of an earlier owner may have planned one between the look at the last one and that time."""
-    right = Checkpoint.outages
-    patch.setattr(Checkpoint, "outages", lambda self, after, until, _: right(self, after, until))
+    right = Checkpoint.store_outage
+    patch.setattr(Checkpoint, "store_outage", lambda self, after, until, _: right(self, after, until))
 
 
 def merged_although_a_replica_has_passed_it(patch: pytest.MonkeyPatch) -> None:
-    right = Checkpoint.outages
+    right = Checkpoint.store_outage
 
     def outages(self: Checkpoint, after_ms: int, until_ms: int, from_batch: int) -> list[KnownOutage]:
         record = self.record()
@@ -108,7 +108,7 @@ def merged_although_a_replica_has_passed_it(patch: pytest.MonkeyPatch) -> None:
         self._save(replace(record, outages=kept))
         return right(self, after_ms, until_ms, from_batch)
 
-    patch.setattr(Checkpoint, "outages", outages)
+    patch.setattr(Checkpoint, "store_outage", outages)
 
 
 def standby_that_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:

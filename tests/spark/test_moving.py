@@ -49,7 +49,7 @@ def as_of_kafka(spark: Path, path: Path) -> Checkpoint:
     )
     checkpoint.pin(identity)
     checkpoint.own(1)
-    checkpoint.epochs({}, [], "0.1.0", after_ms=0)
+    checkpoint.store_epoch({}, [], "0.1.0", after_ms=0)
     return checkpoint
 
 

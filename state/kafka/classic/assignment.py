@@ -30,8 +30,8 @@ from state.kafka.group import is_more_of, topic_of, watched
 
 
 def validate_protocols(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Rows M1 and M2: return the refusal of a protocol that the coordinator cannot assign for, None if it can
-    assign for all.
+    """Rows M1 and M2: return the refusal if a protocol asks the coordinator to assign and it cannot do that,
+    else None.
     """
     for protocol in request.protocols:
         if not is_for_coordinator(protocol.name):
@@ -44,10 +44,10 @@ def validate_protocols(context: StepContext, request: JoinGroup) -> RuleAndError
 
 
 def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Record the partition counts of a JoinGroup that is about to be accepted. None if it is accepted.
+    """Record the partition counts that a JoinGroup reports, and return None. If the group would have too many
+    partitions, record nothing and return the refusal (row M5).
 
-    Row M3: the highest count reported for a topic holds, because some members see late that a topic grew. Row
-    M5: the JoinGroup is refused, and no count is recorded, if the group would have too many partitions.
+    Row M3: the highest count reported for a topic holds, because some members see late that a topic grew.
     """
     group, most = context.group_of(ClassicGroup), context.config.group_max_partitions
     reported = dict(group.reported_partition_counts)

@@ -143,13 +143,13 @@ def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
         rebalance.complete_join(context, group)
 
 
-def _join_phase_over(context: StepContext) -> None:
+def _handle_join_deadline(context: StepContext) -> None:
     phase = context.group_of(ClassicGroup).join_phase
     assert phase is not None, "a join deadline exists only in a join phase"
     if phase.initial_remaining_ms is None:
         rebalance.complete_join(context, context.group_of(ClassicGroup))
     else:
-        rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
+        rebalance.extend_or_end_initial_delay(context, phase, phase.initial_remaining_ms)
 
 
 def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
@@ -203,8 +203,8 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         yield from _of_rebalance(group)
 
     def timers_of(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Yield the timers that this kind of timer belongs to: those of the member or pending id, or those of
-        the rebalance.
+        """Yield the timers of the member or pending id if `kind` is HEARTBEAT, else those of the
+        rebalance.
         """
         if kind is not TimerKind.HEARTBEAT:
             yield from _of_rebalance(group)
@@ -221,7 +221,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
             case TimerKind.HEARTBEAT:
                 _expire_member_heartbeat(context, group, group.members[deadline.member_id])
             case TimerKind.JOIN:
-                _join_phase_over(context)
+                _handle_join_deadline(context)
             case TimerKind.SYNC:
                 _expire_pending_sync(context, group)
 
@@ -249,7 +249,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         )
 
     def shift_deadlines(self, context: StepContext, group: ClassicGroup, by_ms: int) -> None:
-        """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
+        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still.
 
         The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The
         time of a retention pass is not.
@@ -299,8 +299,8 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     # Source: ClassicGroup.validateOffsetCommit.
 
     def check_commit(self, context: StepContext, group: ClassicGroup, request: OffsetCommit) -> RuleAndError:
-        """Return the first row that applies, with its error. An accepted commit of a member renews its
-        session.
+        """Return the first row that applies, with its error. An accepted commit of a member renews the
+        member's session.
         """
         if request.generation_id < 0 and group.is_empty:
             return context.rule("O3"), ErrorCode.NONE

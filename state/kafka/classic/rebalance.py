@@ -178,9 +178,9 @@ def maybe_complete_join(context: StepContext, group: ClassicGroup) -> None:
         complete_join(context, group)
 
 
-def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int) -> None:
-    """Rows I1 and I2: the initial delay is over. It is extended if new members joined during it and time
-    remains.
+def extend_or_end_initial_delay(context: StepContext, phase: JoinPhase, remaining_ms: int) -> None:
+    """Rows I1 and I2: extend the initial delay if new members joined during it and time remains. Otherwise
+    complete the join phase.
     """
     group = context.group_of(ClassicGroup)
     if not (group.new_member_added and remaining_ms):
@@ -275,8 +275,8 @@ def _assign(context: StepContext, group: ClassicGroup, left_out: list[str]) -> N
 
 
 def _maybe_elect_new_joined_leader(context: StepContext, group: ClassicGroup) -> bool:
-    """Rows C2 and C3: a leader that did not rejoin is replaced. False if no member rejoined and the join
-    phase is extended.
+    """Rows C2 and C3: replace a leader that did not rejoin, and return True. If no member rejoined, extend
+    the join phase and return False.
     """
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
@@ -386,7 +386,9 @@ FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 def replace_static_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Replace the member of a known instance id by a new member id. Rebalance only if it is necessary."""
+    """Replace the member with the request's instance id by a copy with the id `member_id`. Rebalance only if
+    it is necessary.
+    """
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]

@@ -326,7 +326,9 @@ def _differ(given: str | None, own: str | None) -> bool:
 
 
 def remove_pending_sync_member(group: ClassicGroup, member: ClassicGroupMember) -> None:
-    """Note that the member has sent its SyncGroup. The last one disarms the sync deadline."""
+    """Record that the member has sent its SyncGroup. The last member's SyncGroup disarms the sync
+    deadline.
+    """
     group.set_pending_sync(member, False)
     if not group.pending_syncs:
         group.sync_deadline_ms = None
@@ -349,7 +351,9 @@ def oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo
 
 
 def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Create the group for a JoinGroup, so that its history says why there are no members."""
+    """Refuse an oversized request to a group id without a group. For a JoinGroup, create the group first, so
+    that its history has the reason.
+    """
     if request.kind == "SyncGroup":
         error = ErrorCode.UNKNOWN_MEMBER_ID
         context.reply(reply_to, OversizedRequestResponse, context.rule("S1"), error)

@@ -120,7 +120,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     _check_capacity(context, request, sender, subscription)
     merge_reported(context, group, request.topics)
     predecessor = sender.predecessor
-    if is_static and predecessor is not None and migration.can_replace(context, predecessor):
+    if is_static and predecessor is not None and migration.would_downgrade(context, predecessor):
         context.rule("CV15")
         _join_and_downgrade(context, group, request, reply_to, sender, subscription)
         return
@@ -151,8 +151,8 @@ def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) 
 
 
 def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV5: raise RequestRefused unless every classic member of the group also offers one of the offered
-    protocols.
+    """Row CV5: raise RequestRefused unless one of the request's protocols is offered by every classic member
+    of the group.
     """
     classic = [member.classic for member in group.members.values() if member.classic is not None]
     offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
@@ -224,7 +224,7 @@ def _check_capacity(
 
 
 def _member(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
-    """Return the sender's member. A new one is added, or replaces the static member."""
+    """Return the sender's member. A new member is added, or replaces the static member."""
     member, why = sender.member, request.reason
     if member is None:
         reason = "a new member joined with the classic protocol"

@@ -79,7 +79,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
 
 
 def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and the message."""
+    """Return the row that refuses the request as invalid, and the message, or None if it is valid."""
     epoch = request.member_epoch
     needs_id = (
         request.api_version >= FIRST_VERSION_WITH_CLIENTS_MEMBER_ID
@@ -430,11 +430,11 @@ def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) ->
 
 
 def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> ConsumerMember:
-    """Return the sender's member. A new one is added, or replaces the static member."""
+    """Return the sender's member. A new member is added, or replaces the static member."""
     member = sender.member
     if member is None:
         return admit(context, sender, _client(request), "joined the group")
-    _note_return(context, request, sender.rule, member)
+    _record_return(context, request, sender.rule, member)
     return member
 
 
@@ -442,7 +442,7 @@ def _client(request: ConsumerGroupHeartbeat) -> ClientIdentity:
     return ClientIdentity(request.client_id, request.client_host, request.instance_id)
 
 
-def _note_return(
+def _record_return(
     context: StepContext, request: ConsumerGroupHeartbeat, rule: RuleId, member: ConsumerMember
 ) -> None:
     """Record that a known member joined again, or changed its protocol."""

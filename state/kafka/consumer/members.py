@@ -106,8 +106,8 @@ def _change(
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
-    """Row HB48: set the fields of the member. Its timers on the classic protocol are in `classic`, so they
-    end with it.
+    """Row HB48: set the fields of the member. The timers of the classic protocol are in `classic`, so they
+    end when `classic` is replaced.
     """
     if update.instance_id != member.instance_id:
         if member.instance_id is not None:
@@ -134,8 +134,8 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
 
 
 class SenderIdentity(Struct, frozen=True):
-    """The sender of a request that joins or continues: its member id, and its member, None if it is new.
-    `replaced` is the static member that the sender replaces. `rule` is the row that decided this.
+    """The sender of a request that joins or continues. `member` is None if the sender is new. `replaced` is
+    the static member that the sender replaces. `rule` is the row that decided this.
     """
 
     rule: RuleId
@@ -294,7 +294,7 @@ def fence(
     *,
     client_reasons: Mapping[str, str | None] = _NO_REASONS,
 ) -> None:
-    """Remove `members` (at least one), and raise the group epoch once.
+    """Remove the members with these ids (at least one), and raise the group epoch once.
 
     No target is computed: the next heartbeat or JoinGroup does it. `reason` is a part of a sentence, such as
     "left the group". `client_reasons` are the clients' own, by member id. If all remaining members are on the

@@ -128,9 +128,9 @@ def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> 
     return True
 
 
-def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
-    """Row CV15: return True if replacing this static member by a classic one converts the group to a classic
-    group.
+def would_downgrade(context: StepContext, replaced: ConsumerMember) -> bool:
+    """Row CV15: return True if the group can become a classic group when a classic member replaces this
+    static member.
     """
     members = context.group_of(ConsumerGroup).members.values()
     others = [member for member in members if member.member_id != replaced.member_id]
@@ -269,7 +269,7 @@ def _check(context: StepContext, group: ClassicGroup) -> None:
 
 def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
     """Row UP2: read the members' subscriptions and assignments. Assignments with an application's own
-    assignor data, or in which two members have one partition, cannot be converted.
+    assignor data, or in which two members have the same partition, cannot be converted.
 
     A member whose assignment a rebalance took away keeps what its JoinGroup says it owns, because a
     cooperative client uses it until it syncs. In Kafka it keeps nothing (row UP9).
@@ -362,11 +362,11 @@ def _convert(
     assigned: dict[str, Partitions],
     request: ConsumerGroupHeartbeat,
 ) -> None:
-    """Rows UP4 to UP6.
+    """Rows UP4 to UP6: replace the classic group by a consumer group.
 
-    Where the last assignment lacks a partition, because not every member has synced or a topic has grown, no
-    fingerprint is stored, so the joiner's heartbeat raises the epoch and a target is computed. In Kafka such
-    a partition stays without a member if the joiner replaces a static member with the same topics.
+    The last assignment may lack a partition, because not every member has synced or a topic has grown. Then
+    no fingerprint is stored, so the joiner's heartbeat raises the epoch and a target is computed. In Kafka
+    such a partition stays without a member if the joiner replaces a static member with the same topics.
     """
     epoch = old.generation or FIRST_EPOCH
     group = ConsumerGroup(

@@ -204,7 +204,9 @@ FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 def _validate_epoch(
     context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
 ) -> RuleAndError:
-    """Rows OF7 to OF13. One partition that may not be committed refuses the whole request."""
+    """Rows OF7 to OF13: return the row and the error for a commit with this epoch. The whole request is
+    refused if the member may not commit one of its partitions.
+    """
     if epoch == member.member_epoch:
         return context.rule("OF7"), ErrorCode.NONE
     if epoch > member.member_epoch:
@@ -230,8 +232,8 @@ def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
 
 
 def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition: int) -> int | None:
-    """Return the epoch at which the member got the partition, None if it neither has it nor has to revoke
-    it.
+    """Return the epoch at which the member got the partition, or None if the partition is not the
+    member's.
     """
     if topic_id is None:
         return None
@@ -240,7 +242,7 @@ def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition:
 
 
 def _stale(member: ConsumerMember) -> ErrorCode:
-    """Return the error in the member's own protocol."""
+    """Return the error for a wrong epoch in the member's own protocol."""
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -288,7 +290,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
             yield from _of_member(member)
 
     def timers_of(self, group: ConsumerGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Return the timers of one member, if it is a member."""
+        """Yield the timers of the member, none if the group has no member with this id."""
         member = group.members.get(member_id)
         return iter(()) if member is None else _of_member(member)
 
@@ -319,7 +321,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         )
 
     def shift_deadlines(self, context: StepContext, group: ConsumerGroup, by_ms: int) -> None:
-        """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
+        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
         for member in group.members.values():
             arm_session(context, member)
             if member.rebalance_deadline_ms is not None:
@@ -353,10 +355,10 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         return group.progress
 
     def settle(self, context: StepContext, group: ConsumerGroup, before: Before) -> None:
-        """Note the new state of the group, and record that it has become Stable or Empty. `before` is the
-        state before the step, `Empty` for a new group.
+        """Record that the group has become Stable or Empty, and the time of each change of its state.
+        `before` is the state before the step, `Empty` for a new group.
 
-        Every change of the state has a history entry, so a step without one costs nothing here.
+        Every change of the state has a history entry, so a step without an entry costs nothing here.
         """
         if not context.has_history:
             return
@@ -406,7 +408,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
     def check_fetch(
         self, context: StepContext, group: ConsumerGroup, request: OffsetFetch
     ) -> RuleAndError | None:
-        """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
+        """Rows OF21 to OF23: return the row and the error that refuse the request, or None."""
         if request.member_id is None and request.member_epoch < 0:
             context.rule("OF21")
             return None

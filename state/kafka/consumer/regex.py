@@ -116,7 +116,7 @@ def record_failed_check(context: StepContext, group: ConsumerGroup, pattern: str
         _keep_checked(group, pattern, failed)
 
 
-def allowed_of_watcher(
+def filter_watcher_results(
     context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
     """Return the part of the watcher's results that the group accepts.
@@ -261,8 +261,8 @@ def _refresh(
     *,
     checks_topics: bool,
 ) -> RegexChange:
-    """Row RG5d: take the result of a request that repeats its pattern if the group has none or an old one.
-    The fingerprint is then compared again. Row RA3: take a due check, or the first filtered result.
+    """Row RG5d: use the result of a request that repeats its pattern if the group has no result or an old
+    one. The fingerprint is then compared again. Row RA3: use a due check, or the first filtered result.
     """
     if not pattern or resolution is None:
         return RegexChange.NONE
@@ -340,7 +340,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
     patterns = {member.subscribed_topic_regex for member in members} - {""}
     results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
     has_seen_others = request_checks(context, group, results)
-    allowed = allowed_of_watcher(context, group, results)
+    allowed = filter_watcher_results(context, group, results)
     taken = {p: r for p, r in allowed.items() if _is_new(context, group, p, r)}
     if not taken:
         if not has_seen_others:

@@ -136,8 +136,8 @@ def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
 
 
 def forget_unused(context: StepContext) -> None:
-    """Forget the results of patterns that no member subscribes to (row HB45), and topics that are neither
-    subscribed to, nor assigned, nor in a target assignment (row MI15).
+    """Forget the results of patterns that no member subscribes to (row HB45). Forget the topics without a
+    subscriber that are in no assignment and in no target (row MI15).
     """
     group = context.group_of(ConsumerGroup)
     if group.resolved_regexes or group.checked_regexes:
@@ -230,8 +230,8 @@ def _step(
 def _advance(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next:
-    """Return the member's next state on its way to its target. The target of a topic that it does not
-    subscribe to counts as empty.
+    """Return the member's next state on its way to its target. Topics that the member does not subscribe to
+    count as absent from its target.
     """
     epoch, was = group.assignment_epoch, member.state
     target = group.target.get(member.member_id, {})
@@ -273,7 +273,9 @@ def _advance(
 def _shrink(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next | None:
-    """Return the member's next state, at its epoch, without the topics that it no longer subscribes to."""
+    """Return the member's next state, at its current epoch, without the topics that it no longer subscribes
+    to, or None if it has no such topics.
+    """
     subscribed = _subscribed_ids(group, member)
     dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not dropped:
@@ -364,7 +366,7 @@ def _reason(
 
 
 def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
-    """Return the partitions by the member that still holds them."""
+    """Return a text that lists the partitions by the members that still hold them."""
     by_holder: dict[str, Partitions] = {}
     for topic_id, numbers in waits_for.items():
         for number in numbers:

@@ -51,11 +51,11 @@ from state.kafka.modern import (
 from state.kafka.share.offsets import alter_offsets
 from state.kafka.share.state import (
     RETRIABLE,
-    ask_for_initialization,
     forget_unused,
     in_words,
     parked_overdue,
     refuse_while_deleted,
+    request_missing_initializations,
     tasks_overdue,
 )
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
@@ -77,7 +77,7 @@ def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
 
 
 def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and the message."""
+    """Return the row that refuses the request as invalid, and the message, or None if it is valid."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
     if is_blank(request.member_id):
@@ -116,7 +116,7 @@ def identify(
 
 
 def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:
-    """Row SH14, for every epoch."""
+    """Row SH14: refuse a new member if the group is full, whatever the request's epoch."""
     max_size = context.config.group_share_max_size
     if member is not None or len(group.members) < max_size:
         return
@@ -127,8 +127,8 @@ def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | N
 
 
 def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
-    """Rows SH18 to SH20. The previous epoch is accepted, because the answer with the new one may have been
-    lost.
+    """Rows SH18 to SH20: return the row that accepts the request's epoch, or raise RequestRefused. The
+    previous epoch is accepted, because the answer with the new epoch may have been lost.
     """
     epoch, previous = member.member_epoch, member.previous_epoch
     if received == epoch:
@@ -380,7 +380,9 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Create a share group if the group id has no group. A group of another type does not change."""
+    """Alter the offsets of a new share group if the group id has no group. A group of another type refuses
+    the request.
+    """
     alter = _not_altered if context.has_group else alter_offsets
     alter(context, request, reply_to)
 
@@ -410,7 +412,7 @@ def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: Repl
 
 
 def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a group id that has no share group. One that joins creates it."""
+    """Handle a heartbeat to a group id that has no share group. A heartbeat that joins creates the group."""
     try:
         check_request(context, request)
         check_may_create(context, request)
@@ -457,7 +459,7 @@ def _beat(
     maybe_update_target(context)
     reconcile(context, group, member, is_bumped)
     member.session_deadline_ms = context.deadline(SETTINGS.of(context).session_timeout_ms)  # row SH26
-    ask_for_initialization(context, group)
+    request_missing_initializations(context, group)
     has_all = (
         request.member_epoch == 0
         or request.subscribed_topic_names is not None

@@ -13,12 +13,12 @@ from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
 from state.kafka.modern import RequestRefused, answer_refused, bump, merge_reported, settle_emptied
 from state.kafka.share.state import (
-    ask,
-    ask_for_deletion,
     park,
     refuse_while_deleted,
     reply_altered,
     reply_deleted,
+    request_deletion,
+    request_initialization,
 )
 from state.kafka.share_group import InitializationTask, ParkedKind, ParkedTopic, ShareGroup
 
@@ -30,7 +30,7 @@ from state.kafka.share_group import InitializationTask, ParkedKind, ParkedTopic,
 
 
 PARKED_AT_MOST = 10
-"""The maximum of one group's offset requests that wait at a time. Each may be as large as a record."""
+"""The maximum number of a group's offset requests that wait at a time. Each may be as large as a record."""
 
 
 def check_empty(context: StepContext, row: str) -> None:
@@ -57,7 +57,7 @@ def topics_of(context: StepContext, names: Collection[str], images: TopicImages 
     return {name: found.get(name) for name in names}
 
 
-def check_open(
+def refuse_open_tasks(
     context: StepContext, group: ShareGroup, name: str, topic: Topic, numbers: Collection[int]
 ) -> None:
     """Row SK6: raise RequestRefused if one of these partitions has an open task. Clients retry."""
@@ -139,7 +139,9 @@ def _existing_partitions(
 
 
 def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
-    """Raise RequestRefused if the group would have too many partitions, or one of these has an open task."""
+    """Raise RequestRefused if the group would have too many partitions, or one in `wanted` has an open
+    task.
+    """
     new = sum(map(len, wanted.values()))
     if context.has_group:
         group = context.group_of(ShareGroup)
@@ -147,7 +149,7 @@ def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], top
         for name, offsets in wanted.items():
             topic = topics[name]
             assert topic is not None
-            check_open(context, context.group_of(ShareGroup), name, topic, offsets.keys())
+            refuse_open_tasks(context, context.group_of(ShareGroup), name, topic, offsets.keys())
             new -= len(offsets.keys() & known.get(topic.topic_id, ()))
     check_capacity(context, named, new)
 
@@ -176,7 +178,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
             },
         )
         _forget_failed_deletion(group, topic.topic_id, offsets)
-    ask(context, group, row, asked)
+    request_initialization(context, group, row, asked)
 
 
 def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping[int, int]) -> None:
@@ -220,7 +222,7 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
         return
     deadline_ms = park(context, ParkedKind.DELETE_OFFSETS, reply_to, named)
     if asked:
-        _ask(context, group, asked, deadline_ms)
+        _delete_state(context, group, asked, deadline_ms)
 
 
 def _named(
@@ -242,16 +244,18 @@ def _named(
     numbers = {n for part in (initialized, deleting) if part is not None for n in part.partitions}
     if not numbers:
         return ParkedTopic(name, b"", refused="SO19")
-    check_open(context, group, name, topic, numbers.union(initializing.partitions if initializing else ()))
+    refuse_open_tasks(
+        context, group, name, topic, numbers.union(initializing.partitions if initializing else ())
+    )
     if deleting is not None:
         context.rule("SO18")
     asked[topic_id] = name, sorted(numbers)
     return ParkedTopic(name, topic_id, dict.fromkeys(sorted(numbers)))
 
 
-def _ask(context: StepContext, group: ShareGroup, asked: _Asked, deadline_ms: int) -> None:
+def _delete_state(context: StepContext, group: ShareGroup, asked: _Asked, deadline_ms: int) -> None:
     """Request the deletion of these partitions' state, and forget everything else about them."""
     row = context.rule("SO17a")
     group.initialized = {id_: topic for id_, topic in group.initialized.items() if id_ not in asked}
     group.initializing = {id_: topic for id_, topic in group.initializing.items() if id_ not in asked}
-    ask_for_deletion(context, row, asked, "an administrator deleted offsets", deadline_ms)
+    request_deletion(context, row, asked, "an administrator deleted offsets", deadline_ms)

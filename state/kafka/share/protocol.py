@@ -320,10 +320,10 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
         return group.state, not group.is_settled
 
     def settle(self, context: StepContext, group: ShareGroup, before: Before) -> None:
-        """Note the new state of the group, and record that each member has its target, because the state does
-        not show it. `before` is the state before the step, `Empty` for a new group.
+        """Record that each member has its target, because the group's state does not show that, and the time
+        of each change of the state. `before` is the state before the step, `Empty` for a new group.
 
-        Every change has a history entry, so a step without one costs nothing here.
+        Every change has a history entry, so a step without an entry costs nothing here.
         """
         if not context.has_history:
             return
@@ -350,7 +350,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
             )
 
     def shift_deadlines(self, context: StepContext, group: ShareGroup, by_ms: int) -> None:
-        """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
+        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
         timeout_ms = SETTINGS.of(context).session_timeout_ms
         for member in group.members.values():
             member.session_deadline_ms = context.deadline(timeout_ms)

@@ -292,9 +292,9 @@ _UNCHANGED: _Then = "the start offset does not change", "SO12"
 _ABOVE: _Then = "it is requested again with a higher epoch", "SI11"
 
 
-def ask_for_initialization(context: StepContext, group: ShareGroup) -> None:
-    """Request the initialization of subscribed partitions that are neither initialized nor requested. They
-    can be assigned by a later heartbeat at the earliest.
+def request_missing_initializations(context: StepContext, group: ShareGroup) -> None:
+    """Request the initialization of subscribed partitions that are neither initialized nor requested. This
+    heartbeat cannot assign them yet.
     """
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
     wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
@@ -302,10 +302,12 @@ def ask_for_initialization(context: StepContext, group: ShareGroup) -> None:
         row = context.rule("SI5")
         for name in wanted:
             group.deleting.pop(topics[name].topic_id, None)
-        ask(context, group, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()})
+        request_initialization(
+            context, group, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()}
+        )
 
 
-def ask(
+def request_initialization(
     context: StepContext,
     group: ShareGroup,
     row: RuleId,
@@ -511,7 +513,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
         return
     group.deletion = context.cause
     group.initializing, group.initialized = {}, {}
-    ask_for_deletion(context, row, partitions, "the group is to be deleted", deadline_ms)
+    request_deletion(context, row, partitions, "the group is to be deleted", deadline_ms)
     _cancel_altering(context, row)
 
 
@@ -538,7 +540,7 @@ def _cancel_altering(context: StepContext, row: RuleId) -> None:
     refuse_parked(context, altering, row, error, message)
 
 
-def ask_for_deletion(
+def request_deletion(
     context: StepContext,
     row: RuleId,
     partitions: Mapping[bytes, tuple[str, list[int]]],
@@ -626,7 +628,9 @@ def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsB
 
 
 def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
-    """Delete the group if none of its state is left. Keep it if the deletion of the rest has failed."""
+    """End a deletion of the group that no longer has an open task: delete the group, or keep it if a part of
+    its state could not be deleted. The parked DeleteGroups are answered.
+    """
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
         return

@@ -72,9 +72,9 @@ class Pace:
                 elif end > self._next[partition]:
                     self._see_request()
 
-    def is_unproven(self) -> bool:
-        """Return True if batches have processed all requests, no request has come for a while, and it is not
-        known since then whether groups have members.
+    def needs_members_check(self) -> bool:
+        """Return True if the groups topic has to be read: batches have processed all requests, no request
+        has come for a while, and `no_member` was not called since the last request.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s

@@ -276,7 +276,7 @@ class MembersWatcher(FollowerThread):
     def _wait_for_quiet(self) -> bool:
         """Wait until `pace` needs to know if groups have members. Return False if stopped."""
         while not self._stopped.is_set():
-            if self._pace.is_unproven():
+            if self._pace.needs_members_check():
                 return True
             self._stopped.wait(POLL_S)
         return False

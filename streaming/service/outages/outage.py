@@ -43,7 +43,7 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
     `since_ms` is the last append time that a planned batch has read. The query repeats earlier answers.
     Raises KafkaError.
     """
-    markers = _mark(client_config, layout, first)
+    markers = _append_markers(client_config, layout, first)
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         found = reader.offsets_at(markers, since_ms - _CLOCKS_MS)
         begin = {p: offset for p in markers if (offset := found[p]) is not None}
@@ -57,7 +57,9 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
     return horizon_ms
 
 
-def _mark(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId) -> Mapping[TopicPartition, int]:
+def _append_markers(
+    client_config: ClientConfig, layout: TopicLayout, first: ReplicaId
+) -> Mapping[TopicPartition, int]:
     """Append a marker to each partition of the responses topic. Returns their offsets."""
     headers = marker_headers(first)
     markers = [
@@ -114,7 +116,7 @@ def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
     if not acted.until_ms and acted.batch < 0:
         return []
     until_ms = brokers_time_ms(ours.client_config, topic, ours.layout.request_partitions)
-    return checkpoint.outages(acted.until_ms, until_ms, acted.batch + 1)
+    return checkpoint.store_outage(acted.until_ms, until_ms, acted.batch + 1)
 
 
 class FirstRequest:

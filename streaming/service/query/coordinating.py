@@ -197,7 +197,7 @@ class CoordinatorsQuery(SupervisedQuery):
         continuity: Continuity,
         lease: Lease,
         times: StartTimes,
-        reports: QueryCallbacks,
+        callbacks: QueryCallbacks,
     ) -> None:
         self.source = options.layout.requests_topic
         self.has_standby = lease.guard is not None
@@ -214,7 +214,7 @@ class CoordinatorsQuery(SupervisedQuery):
         # The epoch above which a clock record is a later owner's. If it is None, clock records are ignored.
         self._owner_epoch: int | None = lease.ownership.epoch
         self._times = times
-        self._reports = reports
+        self._callbacks = callbacks
         self._polls_without_batch: int | None = None
         self._loss_since_s: float | None = None
         log_path = session.log_path  # a string for the log of spark-submit
@@ -267,7 +267,7 @@ class CoordinatorsQuery(SupervisedQuery):
         self._continuity.batch_committed(ends, batch.watermark_ms)
         self._polls_without_batch = 0
         self._times.first_batch(batch)
-        self._reports.on_batch(batch)
+        self._callbacks.on_batch(batch)
 
     def watch(self) -> None:
         """Raise NotOwner if another coordinator has taken the topics, and CannotContinue if the replica's
@@ -295,7 +295,8 @@ class CoordinatorsQuery(SupervisedQuery):
     def hang(self) -> str | None:
         """Return a reason if nothing has been committed for STANDSTILL_S although the broker answers.
 
-        A query's first batch may take long, so the next JVM completes a batch that always takes long.
+        There is no limit on a query's first batch, so a batch that always takes longer completes in the next
+        JVM.
         """
         if self._polls_without_batch is None:
             return None
@@ -310,7 +311,7 @@ class CoordinatorsQuery(SupervisedQuery):
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
-        return alarm, *self._reports.alarms()
+        return alarm, *self._callbacks.alarms()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
         """Raise NotOwner if the query failed because a later owner has claimed the topics. Otherwise return

@@ -1,9 +1,9 @@
 """The supervisor of a query: it starts the query, and restarts it whenever it ends.
 
 A query ends when the broker is unreachable for long, a batch fails, a disk is full, a Python worker dies
-twice, or Spark's JVM ends, which is started again first (`streaming.service.query.spark_keeper`). The next
-query starts from the checkpoint after a pause that grows. The batch that was running runs again and gives the
-same output.
+twice, or Spark's JVM ends (`streaming.service.query.spark_keeper` then starts another one). The next query
+starts from the checkpoint after a pause that grows. The batch that was running runs again and gives the same
+output.
 """
 
 import threading

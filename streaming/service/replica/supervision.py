@@ -309,10 +309,10 @@ class Replica:
             self._counts.compared += process.report.compared
             self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
         if process.report.difference is not None:
-            return self._differs(process.report.difference)
+            return self._report_difference(process.report.difference)
         return reason
 
-    def _differs(self, difference: AnswerDifference) -> str:
+    def _report_difference(self, difference: AnswerDifference) -> str:
         self._counts.differences += 1
         query = "none" if difference.query is None else difference.query.decode(errors="replace")
         self._difference = f"the replica answered {difference.request} in another way than the query"

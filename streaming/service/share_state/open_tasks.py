@@ -200,20 +200,20 @@ class OpenTasks:
         wait = task.waits.get(key)
         return max(0.0 if wait is None else wait.due_s, self._uncertain.get(key, 0.0))
 
-    def take(self, items: Sequence[PartitionTask], results: Results, now_s: float) -> None:
-        """Apply the results of these items. An item without one stays due."""
+    def apply_results(self, items: Sequence[PartitionTask], results: Results, now_s: float) -> None:
+        """Apply the results of these items. An item without a result stays due."""
         for item in items:
             task, result = self._tasks[item.task], results.get(item.key)
             if result is None:
                 continue
             if isinstance(result, NoOutcome):
-                self._take_again(task, item.key, result, now_s)
+                self._try_again(task, item.key, result, now_s)
             else:
                 task.ended[item.key] = result
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):
                     self._counts.failed(result.error_code)
 
-    def _take_again(self, task: _Task, key: SharePartition, result: NoOutcome, now_s: float) -> None:
+    def _try_again(self, task: _Task, key: SharePartition, result: NoOutcome, now_s: float) -> None:
         self._counts.failed(result.error_code)
         if result.is_uncertain:
             self._uncertain[key] = now_s + UNCERTAIN_S
@@ -226,8 +226,8 @@ class OpenTasks:
         wait.error_code = result.error_code
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
-        """Yield the due reports: of each task whose partitions all have an outcome, and with the outcomes so
-        far of each task begun PART_AFTER_S ago. The caller has to call `reported` after each.
+        """Yield a report of each task whose partitions all have an outcome, or that began PART_AFTER_S ago.
+        The latter has the outcomes so far. The caller has to call `reported` after each report.
         """
         for name, task in list(self._tasks.items()):
             if task.began_s is None:
@@ -315,7 +315,7 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
 
 
 def _errors(task: _Task) -> Iterable[ShareStatePartition]:
-    """Yield the last errors of partitions without an outcome that the view does not show yet."""
+    """Yield the last error of each partition without an outcome, unless the view shows that error already."""
     for key, wait in task.waits.items():
         if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
             yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)

@@ -98,7 +98,7 @@ class ShareCoordinators(Protocol):
         """Send DeleteShareGroupState. Return the error code of each partition."""
 
     def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
-        """Return the ids of the topics that no longer exist. `topics` has their names."""
+        """Return the ids in `topics` whose topics no longer exist. `topics` has the name of each."""
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
@@ -145,7 +145,7 @@ def _locate(
 
 
 def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Read the recorded states, and initialize the partitions that have no state of the task's epoch."""
+    """Read the recorded states, and initialize the partitions for which `decide` returns None."""
     recorded = coordinators.read(node_id, [item.key for item in batch])
     results: Results = {}
     wanted: list[PartitionTask] = []

@@ -313,7 +313,7 @@ class ShareStateThread(FollowerThread):
         if not items:
             return
         results = carry_out(items, self._connected())
-        tasks.take(items, results, time.monotonic())
+        tasks.apply_results(items, results, time.monotonic())
         if any(isinstance(result, NoOutcome) and not result.error_code for result in results.values()):
             self._disconnect()
 
@@ -348,8 +348,8 @@ class ShareStateThread(FollowerThread):
 
 
 def is_surely_owner(ticker: Ticker | None) -> bool:
-    """Return True if no standby can have taken over, because it waits twice as long without a clock
-    record.
+    """Return True if no standby can have taken over: the last clock record is recent, and a standby waits for
+    twice that time.
     """
     if ticker is None:
         return False

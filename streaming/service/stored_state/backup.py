@@ -36,8 +36,8 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Ex
     for attempt in range(_ATTEMPTS):
         batch = max(retained_batches(checkpoint), default=-1)
         try:
-            # Read the files first that Spark removes first. The record can be read later, because owners only
-            # add to it.
+            # Begin with the files that Spark removes first. The record of owners can be read at any time,
+            # because owners only add to it.
             header = header_at(checkpoint, batch, _entries_up_to(checkpoint.record(), batch + 1))
             state = read_stored(checkpoint, spark, batch)
         except (FileNotFoundError, StateNotRead) as error:

@@ -1,8 +1,9 @@
 """The work of a coordinator after a batch, as one planned batch with the same outcome. The outcome is a
 function of the log, the configurations and the outages, not of the division into batches
 (docs/decisions/0001-time.md). So later batches can run again as one, with the ends and the watermark of the
-last batch. The configurations and outages of all of them apply from that one batch on. This changes nothing,
-because the batches before had read no record of their times, and handled no record that they skip.
+last batch. All of their configurations and outages apply from that one batch on. This changes nothing: the
+batches before a configuration or an outage read no record of its time, and handled no record that the
+configuration skips.
 """
 
 import re
@@ -36,8 +37,8 @@ from streaming.service.outages.outage import last_append_ms
 
 # A coordinator's position in the requests topic, found from its output topics.
 #
-# A batch whose plan is lost must run again with every request that it answered. Otherwise that request would
-# count as one of the following outage, and get another answer. Early answers belong to no batch.
+# A batch whose plan is lost must run again with every request that it answered. Otherwise such a request
+# would count as sent in the outage that follows, and get another answer. Early answers belong to no batch.
 
 
 # A margin for the differences of brokers' clocks, which stamp the records.

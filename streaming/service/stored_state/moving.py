@@ -321,10 +321,10 @@ def retained_batches(checkpoint: Checkpoint) -> range:
 def read_stored(
     checkpoint: Checkpoint, spark: SparkSession, batch: int | None = None, *, spark_uri: str | None = None
 ) -> StoredState:
-    """Read the state after a batch, or after the newest committed one if it is None.
+    """Read the state after `batch`, or after the newest committed batch if it is None.
 
-    If Spark removes the newest one's files meanwhile, the next is read. `spark_uri` is another location of
-    Spark's files. Raises StateNotRead, StateError, FolderError.
+    If Spark removes the files of the newest batch meanwhile, the next one is read. `spark_uri` is another
+    location of Spark's files. Raises StateNotRead, StateError, FolderError.
     """
     kept = retained_batches(checkpoint)
     if not kept:

@@ -65,7 +65,7 @@ def roll_back(
     to_batch: int | None = None,
     cluster: Cluster = no_cluster,
 ) -> Rollback:
-    """Roll a checkpoint in a locked local folder back to a batch, or to the newest intact one if it is None.
+    """Roll a checkpoint in a locked local folder back to `to_batch`, by default the newest intact batch.
     `keep` is the path of a new folder on the same file system. Raises RollbackRefused, NotContinued,
     FolderError, KafkaError, SparkFailed.
     """
@@ -126,7 +126,8 @@ def _choose_batch(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> 
 def _always_needed_files(spark: Path) -> list[Path]:
     """Return the state's schemas, which every batch needs.
 
-    The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
+    No other file is needed by all: the query may get a new id, and Spark reads the source's first offsets for
+    batch 0 only.
     """
     files = spark.glob("state/**/_metadata/**/*")
     return [path for path in files if path.is_file() and not path.name.startswith(".")]

@@ -163,8 +163,8 @@ class GroupTopics:
         return due
 
     def _note_changes(self, cluster: ClusterTopics) -> None:
-        """Mark the groups to compare: those with a topic that differs from the last poll, or that differed
-        then, because a change counts when two polls in a row show it.
+        """Mark the groups to compare: those with a topic that changed since the last poll, or between the
+        last two. The latter are compared again because a change counts when two polls in a row show it.
         """
         images, before = cluster.images, self._images
         changed = {name for name, image in images.items() if name not in before or before[name] != image}
@@ -227,11 +227,11 @@ class GroupTopics:
             for name in view.names
             if name in images
             and (name not in topics or topics[name] != images[name])
-            and self._differs(name, images[name], view)
+            and self._needs_image(name, images[name], view)
         )
         return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
 
-    def _differs(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
+    def _needs_image(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
         """Return True if the group needs this image of the topic."""
         known = view.topics.get(name)
         if image is None:
@@ -297,8 +297,7 @@ class GroupTopics:
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
         """Return the matches of the pattern, and those topics of its last result that may still exist: topics
-        with an error, or absent only from this poll. A pattern that had a result and has an error now keeps
-        it.
+        with an error, or absent only from this poll. A pattern with an error keeps its last result.
         """
         matched = self._matches.of(pattern)
         assert matched is not None, "the patterns of the group are matched"
@@ -337,7 +336,7 @@ class GroupTopics:
     def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
         """Return the topic to report to the group after this poll."""
         image, known = images.get(name), view.topics.get(name)
-        if known is None or (image is not None and self._differs(name, image, view)):
+        if known is None or (image is not None and self._needs_image(name, image, view)):
             assert image is not None, f"{name} is matched, so the poll shows it"
             return image
         return known

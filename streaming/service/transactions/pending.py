@@ -1,8 +1,8 @@
 """The transactions whose outcome groups do not know yet, and the markers found for them. No IO, no clock.
 
-Rows TW1 to TW7. The records of the transactions topic are the open entries. The first marker of its producer
-at or above an entry's position decides it, unless it belongs to an earlier transaction (`outcome_of`, which
-the coordinator also uses).
+Rows TW1 to TW7. The records of the transactions topic are the open entries. An entry is decided by its
+producer's first marker at or above the entry's position that does not belong to an earlier transaction
+(`outcome_of`, which the coordinator also uses).
 """
 
 from collections import Counter, deque

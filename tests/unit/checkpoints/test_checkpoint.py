@@ -70,7 +70,7 @@ def test_checkpoint_of_another_topic_is_refused(checkpoint: Checkpoint, field: s
 def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> None:
     """Else a namespace, a setting or an outage would be another one, and members and answers with it."""
     checkpoint.pin(IDENTITY)
-    checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
+    checkpoint.store_epoch(OLD, [], "1", after_ms=AFTER_MS)
     kept = checkpoint.identity(), checkpoint.record()
     path = path_of(checkpoint) / name
     content = path.read_bytes()
@@ -86,16 +86,16 @@ def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> 
 
 def test_outage_applies_to_batches_not_yet_planned(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 6, 5)
-    assert checkpoint.outages(100, 900) == [KnownOutage(7, Outage(100, 900))]
-    assert checkpoint.outages(100, 1_200) == [KnownOutage(7, Outage(100, 1_200))], (
+    assert checkpoint.store_outage(100, 900) == [KnownOutage(7, Outage(100, 900))]
+    assert checkpoint.store_outage(100, 1_200) == [KnownOutage(7, Outage(100, 1_200))], (
         "no batch knew of the one before"
     )
     plan(checkpoint, 8, 8)
     outages = [KnownOutage(7, Outage(100, 1_200)), KnownOutage(9, Outage(2_000, 2_001))]
-    assert checkpoint.outages(2_000, 2_001) == outages
+    assert checkpoint.store_outage(2_000, 2_001) == outages
     plan(checkpoint, 9, 9)
-    assert checkpoint.outages(3_000, 3_000) == outages, "no time passed, or the clock was set back"
-    assert again(checkpoint).outages(3_000, 2_999) == outages
+    assert checkpoint.store_outage(3_000, 3_000) == outages, "no time passed, or the clock was set back"
+    assert again(checkpoint).store_outage(3_000, 2_999) == outages
 
 
 def test_batch_planned_late_by_an_earlier_owner_has_the_outage(checkpoint: Checkpoint) -> None:
@@ -103,14 +103,14 @@ def test_batch_planned_late_by_an_earlier_owner_has_the_outage(checkpoint: Check
     plan(checkpoint, 6, 5)
     looked_at = checkpoint.last_batch("offsets")
     plan(checkpoint, 7, 5)
-    assert checkpoint.outages(100, 900, looked_at + 1) == [KnownOutage(7, Outage(100, 900))]
+    assert checkpoint.store_outage(100, 900, looked_at + 1) == [KnownOutage(7, Outage(100, 900))]
 
 
 def test_only_the_latest_outages_are_kept(checkpoint: Checkpoint) -> None:
     known: list[KnownOutage] = []
     for batch in range(OUTAGES_KEPT + 5):
         plan(checkpoint, batch, batch)
-        known = checkpoint.outages(10 * batch, 10 * batch + 1)
+        known = checkpoint.store_outage(10 * batch, 10 * batch + 1)
     assert [outage.from_batch for outage in known] == list(range(6, OUTAGES_KEPT + 6))
 
 
@@ -193,8 +193,8 @@ def test_file_that_does_not_fit_on_the_disk_is_named(checkpoint: Checkpoint, nam
     (path_of(checkpoint) / f"{file}.new").symlink_to("/dev/full")
     write: dict[str, Callable[[], object]] = {
         "identity": lambda: checkpoint.pin(IDENTITY),
-        "epochs": lambda: checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS),
-        "outages": lambda: checkpoint.outages(100, 900),
+        "epochs": lambda: checkpoint.store_epoch(OLD, [], "1", after_ms=AFTER_MS),
+        "outages": lambda: checkpoint.store_outage(100, 900),
         "committed": lambda: checkpoint.pin_committed(1, "requests"),
     }
     with pytest.raises(FolderNotWritable, match=rf"{file} cannot be written: No space left on device"):
@@ -203,7 +203,7 @@ def test_file_that_does_not_fit_on_the_disk_is_named(checkpoint: Checkpoint, nam
 
 def test_new_owner_inherits_outages_and_deposes_the_previous_one(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 6, 5)
-    known = checkpoint.outages(100, 900)
+    known = checkpoint.store_outage(100, 900)
     checkpoint.check_owner(1)
     assert again(checkpoint).record() == OwnerRecord(outages=known)
     for refused in (checkpoint.check_owner, Checkpoint.at(path_of(checkpoint)).own):
@@ -215,8 +215,8 @@ def test_records_written_by_a_deposed_owner_are_ignored(checkpoint: Checkpoint) 
     """It may have slept while another took over, and go on where it stopped."""
     plan(checkpoint, 6, 5)
     later = again(checkpoint)
-    checkpoint.outages(100, 900)
-    checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS)
+    checkpoint.store_outage(100, 900)
+    checkpoint.store_epoch(NEW, [], "1", after_ms=AFTER_MS)
     assert later.record() == Checkpoint.at(path_of(checkpoint)).record() == OwnerRecord()
 
 

@@ -27,7 +27,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     for batch, end in ((0, 10), (1, 20)):
         plan = f'v1\n{{}}\n{{"eu-requests":{{"0":{end},"1":0}}}}'
         (spark_of(checkpoint) / "offsets" / str(batch)).write_text(plan)
-    checkpoint.epochs({}, ["eu-requests-0-7"], "1", after_ms=0)
+    checkpoint.store_epoch({}, ["eu-requests-0-7"], "1", after_ms=0)
     (spark_of(checkpoint) / "commits" / "0").write_text("v1\n{}")
     return checkpoint
 

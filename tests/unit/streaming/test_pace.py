@@ -35,20 +35,20 @@ def pace(clock: Clock) -> Pace:
 def rest(pace: Pace, clock: Clock) -> None:
     """No request comes for a while, and no group has a member."""
     clock.now_s += QUIET_S + 1
-    assert pace.is_unproven()
+    assert pace.needs_members_check()
     pace.no_member(clock.now_s)
     assert pace.is_resting()
     clock.now_s += 1
 
 
 def test_clock_records_are_frequent_until_all_groups_are_empty(pace: Pace, clock: Clock) -> None:
-    assert not pace.is_unproven(), "the start counts as a request"
+    assert not pace.needs_members_check(), "the start counts as a request"
     clock.now_s += QUIET_S + 1
-    assert pace.is_unproven()
+    assert pace.needs_members_check()
     assert not pace.is_resting()
     pace.no_member(clock.now_s)
     assert pace.is_resting()
-    assert not pace.is_unproven(), "nothing is left to prove"
+    assert not pace.needs_members_check(), "nothing is left to prove"
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_slow_pace_does_not_start_while_a_request_waits_for_its_batch(pace: Pace
     pace.appended([12, 21])
     pace.batch_read({0: 10, 1: 22})
     clock.now_s += 60
-    assert not pace.is_unproven(), "the group of the request may get a member"
+    assert not pace.needs_members_check(), "the group of the request may get a member"
     pace.batch_read({0: 13, 1: 22})
-    assert not pace.is_unproven(), "the view of the group is written, but a proof may be on its way"
+    assert not pace.needs_members_check(), "the view of the group is written, but a proof may be on its way"
     rest(pace, clock)
 
 
@@ -86,7 +86,7 @@ def test_unread_request_of_the_last_coordinator_prevents_the_slow_pace(clock: Cl
     pace = Pace(1, INTERVAL_MS, now_s=clock)
     pace.appended([500])
     clock.now_s += 60
-    assert not pace.is_unproven()
+    assert not pace.needs_members_check()
     pace.batch_read({0: 501})
     rest(pace, clock)
 

@@ -43,7 +43,7 @@ class Looks:
 
     def read(self, end: int) -> None:
         """The group's partition ends at 7 now, and the query has read up to `end`."""
-        self.runs.ended(self.at_s + 0.02, {PARTITION: 7}, {PARTITION: end})
+        self.runs.update_ends(self.at_s + 0.02, {PARTITION: 7}, {PARTITION: end})
 
 
 def test_rebalance_unseen_by_the_previous_poll_has_a_bounded_beginning() -> None:

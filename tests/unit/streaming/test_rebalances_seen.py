@@ -107,7 +107,7 @@ class PolledGroup:
         now_ms += self.random.randrange(10)
         runs.update(asked_ms / 1000, now_ms / 1000, listed, seen, is_whole=self.random.random() >= self.fails)
         answered_s = now_ms / 1000
-        runs.ended(now_ms / 1000, {0: sum(at <= now_ms for at, _ in self._log)}, {0: committed})
+        runs.update_ends(now_ms / 1000, {0: sum(at <= now_ms for at, _ in self._log)}, {0: committed})
         for key, record in runs.records(now_ms / 1000, answered_s):
             appended_ms = now_ms + self.random.randrange(1, 30) + self.skew_ms
             row = LogRow(SIGHTINGS, len(self._sightings), appended_ms, key, encode(record))

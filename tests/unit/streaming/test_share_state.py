@@ -60,7 +60,7 @@ class Groups:
         """Run one round and return its reports."""
         items = self.tasks.due(self.now_s)
         if items:
-            self.tasks.take(items, carry_out(items, self.brokers), self.now_s)
+            self.tasks.apply_results(items, carry_out(items, self.brokers), self.now_s)
         return list(self.tasks.reports(self.now_s))
 
     def tell(self) -> list[ShareStatePartition]:
