@@ -1,7 +1,7 @@
 """The tables of APIs: those that the gateway answers, those that brokers answer, and those that are refused.
 
-The modules here have the rows (`gateway.apis.api`). A request of any other API passes undecoded, if the
-gateway checks ACLs only for super users.
+The modules of this package have the rows (`gateway.apis.api`). A request of an API without a row passes
+undecoded. If the gateway checks ACLs, only super users may send it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -139,7 +139,7 @@ def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | Non
 
 
 def is_screening_needed(context: RequestContext) -> bool:
-    """Return True if such a request has to pass `screen`."""
+    """Return True if a request with this context has to pass `screen`."""
     return next(_screens(context), None) is not None
 
 
@@ -148,20 +148,17 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
     UpstreamLost.
     """
     screened: Screened | None = None
-    for one in _screens(context):
+    for screen_entries in _screens(context):
         remaining = message if screened is None else screened.remaining
         if remaining is None:
             break
-        found = await one(context, remaining)
+        found = await screen_entries(context, remaining)
         screened = found if screened is None else screened if found is None else combine(screened, found)
     return screened
 
 
 def _screens(context: RequestContext) -> Iterator[Screen]:
-    """Yield the screens of such a request in order. They remove entries that the ACLs forbid, that the
-    coordinator answers, that are the coordinator's settings among a broker's, and that change the
-    coordinator's own topics.
-    """
+    """Yield the screens of a request with this context, in order. `Passed` describes them."""
     api, services = PASSED.get(context.header.api_key), context.services
     if services.checks_passed_on:
         yield partial(passed_on.guard, api)

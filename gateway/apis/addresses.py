@@ -1,8 +1,8 @@
-"""The addresses of brokers in responses. The gateway replaces each by its listener for that broker, so
-clients never learn a broker's address. Metadata (key 3) and DescribeCluster (60) carry addresses, and so do
-Produce (0), Fetch (1), ShareFetch (78) and ShareAcknowledge (79) if a leader has moved (KIP-951, KIP-932).
-DescribeQuorum (55) has those of controllers. FindCoordinator (10) is answered by the gateway for groups, by a
-broker for transactions.
+"""The addresses of brokers in responses. The gateway replaces each address by that of its listener for the
+broker, so clients never learn a broker's address. Metadata (key 3) and DescribeCluster (60) carry addresses,
+and so do Produce (0), Fetch (1), ShareFetch (78) and ShareAcknowledge (79) if a leader has moved (KIP-951,
+KIP-932). DescribeQuorum (55) has those of controllers. FindCoordinator (10) is answered by the gateway for
+groups, by a broker for transactions.
 """
 
 from collections.abc import Callable, Iterable
@@ -152,7 +152,7 @@ async def rewrite_coordinators(context: RequestContext, response: Any) -> None:
         await _rewrite(context, [(found.node_id, found)])
 
 
-# It needs no work of the coordinator. A broker answers for transactions.
+# The gateway answers for groups without the coordinator. A broker answers for transactions.
 FIND_COORDINATOR = Api(
     key=ApiKey.FindCoordinator,
     serve=serve_find_coordinator,

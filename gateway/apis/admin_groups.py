@@ -1,9 +1,10 @@
 """Requests of administrators about groups: ListGroups (key 16), DescribeGroups (15) and DeleteGroups (42).
 
-The coordinator gets a request for each group that is described or deleted. It parks the deletion of a share
-group until the share coordinator has deleted its state. Share groups of the brokers' own coordinators are
-deleted there. The list is that of the groups topic (`gateway.coordinator.fresh_groups`). It may be long, so
-it is built in slices, one list at a time for all clients, and clients that wait for the same list share it.
+The coordinator gets one request for each group to describe or to delete. It parks the deletion of a share
+group until the share coordinator has deleted the group's state. Share groups of the brokers' own coordinators
+are deleted at the brokers. ListGroups lists the groups of the groups topic
+(`gateway.coordinator.fresh_groups`). A list may be long. So it is built in slices, one list at a time for all
+clients, and clients that wait for the same list share it.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,9 +42,9 @@ from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the
 _FIELDS = "group_id", "protocol_type", "group_state", "group_type"
 
 
-class _Wanted(NamedTuple):
-    """The cache key of a list: everything besides the groups that affects it. Without ACLs it is the same for
-    all clients. The states and types are in lower case; without any, all are listed.
+class _ListKey(NamedTuple):
+    """The cache key of a list: everything that affects the list besides the groups. `client` is None without
+    ACLs. `states` and `types` are in lower case. If one is empty, all states or types are listed.
     """
 
     version: int
@@ -58,30 +59,30 @@ async def serve_list(context: RequestContext, request: Any) -> Fields:
     no broker, lists all groups.
     """
     has_acls = context.services.authorizer is not None
-    wanted = _Wanted(
+    wanted = _ListKey(
         context.version,
         context.node_id,
         (context.principal, context.client_host) if has_acls else None,
         _lowered(request.states_filter),
         _lowered(request.types_filter),
     )
-    listed = await context.services.groups.shown(wanted, partial(_encoded, context, wanted))
+    listed = await context.services.groups.shown(wanted, partial(_encode_list, context, wanted))
     if listed is None:
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
     return {"error_code": ErrorCode.NONE, "groups": listed}
 
 
-async def _encoded(context: RequestContext, wanted: _Wanted, groups: Listing) -> EncodedList:
+async def _encode_list(context: RequestContext, wanted: _ListKey, groups: Listing) -> EncodedList:
     encoder, slices = codec.entries_encoder(context.header, "groups"), context.slices()
-    is_shown = _filter(context, wanted)
+    is_shown = _group_filter(context, wanted)
     for some in batches(groups):
-        encoder.add(map(_listed, filter(is_shown, some)))
+        encoder.add(map(_list_entry, filter(is_shown, some)))
         await slices.rest()
     return encoder.encoded()
 
 
-def _filter(context: RequestContext, wanted: _Wanted) -> Callable[[KnownGroup], bool]:
-    """Return the function that decides whether a list has a group."""
+def _group_filter(context: RequestContext, wanted: _ListKey) -> Callable[[KnownGroup], bool]:
+    """Return a function that returns True if the list has a group."""
     here, states, types = context.node_id, wanted.states, wanted.types
     may_describe = None
     if context.services.authorizer is not None and not may_on_cluster(context, Operation.DESCRIBE):
@@ -100,7 +101,7 @@ def _filter(context: RequestContext, wanted: _Wanted) -> Callable[[KnownGroup], 
     return is_shown
 
 
-def _listed(group: KnownGroup) -> Fields:
+def _list_entry(group: KnownGroup) -> Fields:
     return {
         "group_id": group.group_id,
         "protocol_type": group.protocol_type,
@@ -143,8 +144,8 @@ def _lowered(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-# A list includes the effects of all earlier requests. It takes no capacity at the coordinator, because all
-# lists of a round share its requests.
+# A list shows the effects of all earlier requests, so it is exclusive. It takes no capacity at the
+# coordinator, because all lists of a round share the round's requests.
 LIST_GROUPS = Api(
     key=ApiKey.ListGroups,
     serve=serve_list,
@@ -169,17 +170,17 @@ def _describe(context: RequestContext, group_id: str, *, with_operations: bool) 
     if not may_describe_group(context, group_id):
         return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
     response = context.send(DescribeGroup(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS)
-    return Deferred(response, partial(_shown, context, with_operations=with_operations))
+    return Deferred(response, partial(_description, context, with_operations=with_operations))
 
 
-def _shown(context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool) -> Fields:
-    described = _described(context.version, answer)
+def _description(context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool) -> Fields:
+    described = _group_fields(context.version, answer)
     if not with_operations or described["error_code"]:
         return described
     return {**described, "authorized_operations": group_operations(context, answer.group_id)}
 
 
-def _described(version: int, answer: DescribeGroupResponse) -> Fields:
+def _group_fields(version: int, answer: DescribeGroupResponse) -> Fields:
     described = {
         "error_code": answer.error_code,
         "group_id": answer.group_id,
@@ -222,7 +223,9 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
 
 
 async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Refuse groups of other types at the brokers, because clients of the gateway do not see them."""
+    """Delete the coordinator's groups, and let the brokers delete their share groups. Their groups of other
+    types count as absent, because clients of the gateway do not see them.
+    """
     request = await offload.decode_passed(context.header, message)
     async with context.fan_out.acquired(context):
         deferred = await serve_deletion(context, request)

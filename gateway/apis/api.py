@@ -20,24 +20,21 @@ from gateway.wire.framing import RequestHeader
 from kafka_why.contract.messages import Response
 from kafka_why.wire.schema_reader import Pause
 
-# Authorization of requests: those about groups and offsets, and those that pass to the brokers.
-
-
 # Requests of which only a part passes to the broker, or whose response is changed.
 
 
 Change = Callable[[Any], Awaitable[None]]
-"""Changes a broker's response, in slices if it is long."""
+"""A function that changes a broker's response, in slices if it is long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
     """A request after screening.
 
-    `remaining` is the message for the broker, or None if it is empty. `refused` is a response with the errors
-    of the refused entries. `change` changes the broker's response. `answer` returns a response built from the
-    broker's, instead of `refused` and `change`. Without these three a response passes undecoded. `on_start`
-    is called with the beginning of the broker's response, and `on_part` with each part.
+    `remaining` is the message for the broker, or None if nothing remains. `refused` is a response with the
+    errors of the refused entries. `change` changes the broker's response. `answer` builds the whole response
+    from the broker's, instead of `refused` and `change`. If all three are absent, the response passes
+    undecoded. `on_start` is called with the beginning of the broker's response, and `on_part` with each part.
     """
 
     remaining: bytes | None
@@ -54,9 +51,9 @@ class Screened:
 
     def receive(self, response: bytes) -> None:
         """Pass a whole response to `on_start` and `on_part`."""
-        for receive in (self.on_start, self.on_part):
-            if receive is not None:
-                receive(response)
+        for handler in (self.on_start, self.on_part):
+            if handler is not None:
+                handler(response)
 
     async def complete(self, response: Any) -> tuple[Any, bool]:
         """Change the broker's response, and add the errors of the refused entries. Return the response, and
@@ -76,7 +73,7 @@ class Screened:
 
 
 def combine(first: Screened, second: Screened) -> Screened:
-    """Combine two screenings, the second of which screened the remaining part of the first."""
+    """Combine two screenings. The second one screened the remaining message of the first."""
     lists = {*first.refused, *second.refused}
     changes = [one.change for one in (first, second) if one.change is not None]
     return Screened(
@@ -105,7 +102,7 @@ def chain(changes: Sequence[Change]) -> Change:
 
 
 GROUP_REFUSED = {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-"""A response with only a group's error."""
+"""The response about a group that the client may not use."""
 
 
 def may_read_group(context: RequestContext, group_id: str) -> bool:
@@ -133,8 +130,8 @@ def may_describe_topic(context: RequestContext, topic: str) -> bool:
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
-def described_topics(context: RequestContext, topics: Iterable[str]) -> list[str]:
-    """Return the topics among these that the client may describe."""
+def describable_topics(context: RequestContext, topics: Iterable[str]) -> list[str]:
+    """Return those of `topics` that the client may describe."""
     return [topic for topic in topics if may_describe_topic(context, topic)]
 
 
@@ -147,8 +144,9 @@ def group_operations(context: RequestContext, group_id: str) -> frozenset[Operat
 
 
 def transaction_error(context: RequestContext, transactional_id: str, group_id: str) -> GatewayError | None:
-    """Return the error of a whole AddOffsetsToTxn or TxnOffsetCommit: WRITE on the transactional id and READ
-    on the group are needed. Each topic of a TxnOffsetCommit needs READ, too.
+    """Return the error of a whole AddOffsetsToTxn or TxnOffsetCommit, or None. The client needs WRITE on the
+    transactional id and READ on the group. For each topic of a TxnOffsetCommit it needs READ, too, which is
+    checked elsewhere.
     """
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -168,13 +166,14 @@ ERRORS: Mapping[ResourceType, GatewayError] = MappingProxyType(
 
 
 TopicKey = str | UUID
+"""The name or the id of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The check of an API with one list of resources, which is `request_field` of the request and
-    `response_field` of the response. `error` returns the error of an entry, or None if it is allowed.
-    `refused` returns the response's entry for a refused one.
+    """The ACL check of an API whose requests have one list of entries: `request_field` in the request, and
+    `response_field` in the response. `error` returns the error of an entry, or None if the client is allowed.
+    `refused` returns the response's entry for a refused entry.
     """
 
     request_field: str
@@ -236,7 +235,7 @@ async def topic_errors(
 
 
 Answer = Fields | Deferred
-# Returns when the request's own requests to the coordinator are sent, in order.
+# The call ends when all its requests to the coordinator are sent, so that requests are sent in order.
 Serve = Callable[[RequestContext, Any], Awaitable[Answer]]
 ServeAtOnce = Callable[[RequestContext, Any], Answer | None]
 Decode = Callable[[RequestHeader, bytes, Pause | None], Any]
@@ -248,15 +247,15 @@ Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 class Api:
     """An API that the gateway answers.
 
-    `serve_at_once` never waits. If it returns None, `serve` has to look something up. Without `serve` it
-    answers every request. `decode` raises ProtocolError.
+    `serve_at_once` never waits. If it returns None, `serve` has to look something up. An API without `serve`
+    answers every request at once. `decode` raises ProtocolError.
 
-    `parks` is the class of the coordinator's answer to a request that it may park. If `asks_coordinator` is
-    False, the request itself is answered without the coordinator. If `is_metered`, requests count for
-    clients' quotas. If `is_exclusive`, a connection has no concurrent request. If `of_consumer_protocol`,
-    ApiVersions omits the API while that protocol is switched off. `error_code` returns the error in a
-    coordinator's answer, for the metrics. `is_for_broker` returns True if a broker has to answer a request,
-    `is_passed` if brokers answer all requests of the API.
+    `parks` is the class of the coordinator's response if the coordinator may park requests of this API. If
+    `asks_coordinator` is False, the request itself is answered without the coordinator. If `is_metered`,
+    requests count for clients' quotas. If `is_exclusive`, a connection has no concurrent request. If
+    `of_consumer_protocol`, ApiVersions omits the API while that protocol is switched off. `error_code`
+    returns the error in a coordinator's answer, for the metrics. `is_for_broker` returns True if a broker has
+    to answer a request, `is_passed` if brokers answer all requests of the API.
     """
 
     key: ApiKey
@@ -272,9 +271,9 @@ class Api:
     is_for_broker: Callable[[Any], bool] | None = None
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
-    """The codec's versions, if none are given."""
+    """By default the codec's versions."""
     needs_capacity: bool = field(init=False)
-    """True if it needs capacity at the coordinator. A request that may be parked waits for its turn."""
+    """True if a request needs capacity at the coordinator. A request that may be parked needs none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self.versions or codec.versions(self.key))
@@ -291,12 +290,12 @@ class Api:
         return await offload.run(self.decode, header, message, offload.pause)
 
     async def answer(self, context: RequestContext, request: Any) -> Answer:
-        """Answer a request, which may have to wait."""
+        """Answer a request, waiting if necessary."""
         if self.serve is not None:
             return await self.serve(context, request)
         assert self.serve_at_once is not None, "a row has a handler"
         answer = self.serve_at_once(context, request)
-        assert answer is not None, "it is the only handler"
+        assert answer is not None, "without `serve` it answers every request"
         return answer
 
 
@@ -327,7 +326,7 @@ class Passed:
     rewrite: Rewrite | None = None
     is_rewritten: Callable[[int, bytes], bool] = lambda version, response: True
     versions: range | None = None
-    """The codec's versions, if none are given. None: all, because the gateway has no schema of the API."""
+    """By default the codec's versions, or None for all versions if the gateway has no schema of the API."""
 
     def __post_init__(self) -> None:
         if self.versions is None and self.key in codec.REQUESTS:

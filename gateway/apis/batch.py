@@ -13,7 +13,8 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from kafka_why.contract.messages import ErrorCode
 
-# The maximum of one request's groups at the coordinator at a time, a small part of `Limits.at_coordinator`.
+# At most this many groups of a request are at the coordinator at a time: a small part of
+# `Limits.at_coordinator`.
 AT_ONCE = 64
 
 T = TypeVar("T")
@@ -55,9 +56,9 @@ async def map_items(
 
 
 class _Batch:
-    """The concurrent items of one request. One of them uses the request's own slot at the coordinator
-    (`gateway.fairness`). The others take slots only while no request waits for one. So no request waits for a
-    slot while it holds one.
+    """The concurrent items of one request. One item at a time uses the request's own slot at the coordinator
+    (`gateway.fairness`). The other items take slots only while no request waits for a slot. So no request
+    waits for a slot while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
@@ -117,8 +118,8 @@ def answer_per_group(
     for each group. A connection has at most one concurrent request about several groups.
     """
     if len(group_ids) == 1:
-        return Deferred(asyncio.ensure_future(_only(start(group_ids[0]))), fields)
-    answers = map_items(context, lambda group_id: _of_group(start(group_id)), group_ids, _too_many_groups)
+        return Deferred(asyncio.ensure_future(_only_result(start(group_ids[0]))), fields)
+    answers = map_items(context, lambda group_id: _result(start(group_id)), group_ids, _too_many_groups)
     return Deferred(asyncio.ensure_future(answers), fields, holds_back=True)
 
 
@@ -126,9 +127,9 @@ def _too_many_groups(group_id: str) -> Fields:
     return {"group_id": group_id, "error_code": ErrorCode.INVALID_REQUEST}
 
 
-async def _only(started: Fields | Deferred) -> list[Fields]:
-    return [await _of_group(started)]
+async def _only_result(started: Fields | Deferred) -> list[Fields]:
+    return [await _result(started)]
 
 
-async def _of_group(started: Fields | Deferred) -> Fields:
+async def _result(started: Fields | Deferred) -> Fields:
     return started.fields(await started.response) if isinstance(started, Deferred) else started

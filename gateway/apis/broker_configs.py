@@ -1,8 +1,8 @@
 """The group coordinator's settings among those of brokers: DescribeConfigs (key 32), AlterConfigs (33) and
 IncrementalAlterConfigs (44) for the resource type BROKER.
 
-Groups have this coordinator's settings, not those of a broker's own coordinator. No request changes them.
-Those of share groups are the brokers', except the ones that this coordinator reads itself.
+Groups have this coordinator's settings, not those of a broker's own coordinator. No request changes them. The
+settings of share groups belong to the brokers, except those that this coordinator reads itself.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.apis.api import Screened
 from gateway.apis.context import RequestContext
-from gateway.apis.group_configs import is_coordinators
+from gateway.apis.group_configs import belongs_to_coordinator
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
@@ -25,40 +25,40 @@ _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigS
 _PREFIXES = "group.", "offsets.", "offset.metadata."
 _DEFAULTS = {name: str(value) for name, value in CoordinatorConfig().settings().items()}
 _SHARE_PREFIX = "group.share."
-# All shards of the coordinator have the same settings, so any name does.
+# All shards of the coordinator have the same settings, so the request may be about any group.
 _ANY_GROUP = "settings"
 
 
-def _is_coordinators(context: RequestContext, name: str) -> bool:
+def _belongs_to_coordinator(context: RequestContext, name: str) -> bool:
     if name.startswith(_SHARE_PREFIX):
-        return is_coordinators(context.services.share_groups.coordinators, name)
+        return belongs_to_coordinator(context.services.share_groups.coordinators, name)
     return name.startswith(_PREFIXES)
 
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
-    """Put this coordinator's values into a broker's response to DescribeConfigs. A setting that the
-    coordinator lacks or does not report is left out. Raises ProtocolError.
+    """Put this coordinator's values into a broker's response to DescribeConfigs. Settings of the broker's own
+    coordinator that this coordinator does not report are left out. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):
         return None
-    asked = DescribeGroupConfigs(**context.coordinator_header(_ANY_GROUP), of_coordinator=True)
+    query = DescribeGroupConfigs(**context.coordinator_header(_ANY_GROUP), of_coordinator=True)
     async with context.fan_out.acquired(context):
-        answer = await context.send(asked, ANSWER_TIMEOUT_MS)
+        answer = await context.send(query, ANSWER_TIMEOUT_MS)
     in_force = {config.name: config for config in answer.configs}
 
     async def change(response: Any) -> None:
-        for found in response.results:
-            if found.resource_type == _BROKER:
-                _put(context, found, in_force)
+        for resource in response.results:
+            if resource.resource_type == _BROKER:
+                _replace_values(context, resource, in_force)
 
     return Screened(message, {}, change)
 
 
-def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
-    is_ours = partial(_is_coordinators, context)
-    found.configs = [c for c in found.configs if not is_ours(c.name) or c.name in in_force]
-    for config in found.configs:
+def _replace_values(context: RequestContext, resource: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
+    is_ours = partial(_belongs_to_coordinator, context)
+    resource.configs = [c for c in resource.configs if not is_ours(c.name) or c.name in in_force]
+    for config in resource.configs:
         if not is_ours(config.name):
             continue
         ours = in_force[config.name]
@@ -70,7 +70,7 @@ def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfig
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the value in force and the default."""
+    """Return the value in force, unless it is the default, and the default."""
     default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
     if config.is_default:
         return [default]
@@ -78,8 +78,8 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
 
 
 async def screen_alterations(context: RequestContext, message: bytes) -> Screened | None:
-    """Refuse resources with such a setting in AlterConfigs and IncrementalAlterConfigs. Raises
-    ProtocolError.
+    """Refuse the resources of an AlterConfigs or IncrementalAlterConfigs that change a setting of the
+    coordinator. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
     named = [(resource, _first_of_coordinator(context, resource)) for resource in request.resources]
@@ -101,7 +101,8 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
 
 
 def _first_of_coordinator(context: RequestContext, resource: Any) -> str | None:
-    """Return the first of the coordinator's settings that the resource names."""
+    """Return the first of the coordinator's settings that the resource names, or None."""
     if resource.resource_type != _BROKER:
         return None
-    return next((config.name for config in resource.configs if _is_coordinators(context, config.name)), None)
+    names = (config.name for config in resource.configs)
+    return next((name for name in names if _belongs_to_coordinator(context, name)), None)

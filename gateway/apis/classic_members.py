@@ -14,7 +14,7 @@ from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
 from assignors.kafka.server_side import is_for_coordinator
-from gateway.apis.api import GROUP_REFUSED, Api, described_topics, may_read_group
+from gateway.apis.api import GROUP_REFUSED, Api, describable_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
@@ -63,7 +63,7 @@ async def serve_join(context: RequestContext, request: Any) -> Fields | Deferred
     topics = None
     if not context.oversized_bytes:
         partitions_per_topic = await _partitions_per_topic(context, request.protocols)
-        topics = await _topics(context, request)
+        topics = await _topic_images(context, request)
     response = context.send(
         JoinGroup(
             **context.coordinator_header(request.group_id),
@@ -113,7 +113,7 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
         if is_for_coordinator(protocol.name):
             with suppress(ProtocolError):  # the coordinator refuses such a protocol
                 topics.update(decode_subscribed_topics(protocol.metadata))
-    wanted = described_topics(context, sorted(topics))
+    wanted = describable_topics(context, sorted(topics))
     if not wanted:
         return {}
     try:
@@ -124,29 +124,29 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
     return {name: topic.partitions for name, topic in found.items()}
 
 
-async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
-    """Return the topics that the member subscribes to or owns partitions of, for a group of the consumer
-    protocol. Row MI2. As in Kafka, DESCRIBE is not required.
+async def _topic_images(context: RequestContext, request: Any) -> TopicImages | None:
+    """Return the metadata of the topics that the member subscribes to or owns partitions of (row MI2). A
+    group of the consumer protocol needs it. As in Kafka, DESCRIBE is not required.
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
     metadata = [protocol.metadata for protocol in request.protocols]
     if sum(map(len, metadata)) <= offload.AT_ONCE_BYTES:
-        names = _named(metadata)
+        names = _topic_names(metadata)
     else:
-        names = await offload.run(_named, metadata)
+        names = await offload.run(_topic_names, metadata)
     if is_too_much(names):
         return None
     images = await images_of(context, sorted(names))
     return None if is_too_much(images) else images
 
 
-def _named(metadata: Iterable[bytes]) -> set[str]:
-    """Return the topics in a member's protocols."""
+def _topic_names(metadata: Iterable[bytes]) -> set[str]:
+    """Return the topics that a member's protocols subscribe to or own partitions of."""
     names: set[str] = set()
-    for one in metadata:
+    for protocol_metadata in metadata:
         with suppress(ProtocolError):  # the coordinator decides about such a protocol
-            subscription = decode_subscription(one)
+            subscription = decode_subscription(protocol_metadata)
             names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
     return names
 
@@ -158,7 +158,7 @@ _FIRST_SYNC_WITH_PROTOCOL = 5
 
 
 def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Request the member's assignment."""
+    """Get the member's assignment, and store those that a leader sends."""
     if not may_read_group(context, request.group_id):
         return _sync_refused(context, request)
     response = context.send(
@@ -177,11 +177,11 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
 
 
 def _sync_refused(context: RequestContext, request: Any) -> Fields:
-    """Return the response to a client without permission. A request without a protocol has another error,
+    """Return the response to a client without permission. A request without a protocol gets another error,
     which Kafka checks first.
     """
-    is_whole = request.protocol_type is not None and request.protocol_name is not None
-    if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_whole:
+    has_protocol = request.protocol_type is not None and request.protocol_name is not None
+    if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not has_protocol:
         return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
     return GROUP_REFUSED
 

@@ -63,18 +63,18 @@ class FetchSessions:
 
 @dataclass(slots=True)
 class CheckedTopics:
-    """The topics of a share session, and the version of the ACLs that allowed them. If `lacks`, the session
-    lacks a requested topic, because these ACLs denied it.
+    """The topics of a share session, and the version of the ACLs that allowed them. With `is_partial` the
+    session lacks a requested topic, because these ACLs denied it.
     """
 
     topics: set[UUID]
     version: int
-    lacks: bool
+    is_partial: bool
 
-    def add(self, topics: set[UUID], version: int, *, lacks: bool) -> None:
+    def add(self, topics: set[UUID], version: int, *, is_partial: bool) -> None:
         """Add the topics of another request, which this version of the ACLs allowed."""
         self.topics |= topics
-        self.lacks |= lacks
+        self.is_partial |= is_partial
         self.version = version
 
 
@@ -90,9 +90,10 @@ class ShareSession:
     the connection would never end, and a broker has a limit of sessions (`group.share.max.share.sessions`).
     So a connection has one member.
 
-    A request names only new partitions. `checked` are all topics, or None until the broker accepts the latest
-    start: if it refuses one, the old session continues. `has_failed` is True if the broker failed at a
-    request, perhaps because a topic of the session was deleted.
+    A request names only new partitions, so `checked` has all topics of the session. It is None until the
+    broker accepts the latest start, because a broker that refuses a start continues the old session.
+    `has_failed` is True if the broker failed at a request, perhaps because a topic of the session was
+    deleted.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class ShareSession:
         return self.member is not None
 
     def claim(self, group_id: str, member_id: str) -> bool:
-        """Return True if the session belongs to this member. The first caller gets it."""
+        """Return True if the session belongs to this member. The first member that claims it gets it."""
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
@@ -120,7 +121,7 @@ class ShareSession:
         return had_failed
 
     def begin(self, topics: CheckedTopics) -> Callable[[bytes], None]:
-        """Start a session with these topics. Return the receiver of the broker's response."""
+        """Start a session with these topics. Return the function that receives the broker's response."""
         self.checked, self._beginning = None, topics
 
         def on_start(response: bytes) -> None:
@@ -130,7 +131,7 @@ class ShareSession:
         return on_start
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a request of the member. Return the receiver of the response's parts."""
+        """Count a request of the member. Return the function that receives the response's parts."""
         assert self.member is not None, "the member is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
@@ -186,7 +187,7 @@ class RequestedPatterns:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCaches:
-    """The gateway's state of one connection. It ends with the connection, so nothing in it expires."""
+    """The gateway's state of one connection. It is dropped with the connection, so nothing in it expires."""
 
     fetches: FetchSessions = field(default_factory=FetchSessions)
     shares: ShareSession = field(default_factory=ShareSession)
@@ -204,7 +205,7 @@ class SendingBackend(Backend, Protocol):
         """Send a request as `ask` does, without waiting. Requests are sent in the order of the calls."""
 
     def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
-        """Return the response to a request that is too large, which is not sent."""
+        """Return the response to a request that is too large, without sending the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,13 +326,14 @@ class RequestContext(Struct, frozen=True):
         `id_hash` is the id's hash by `kafka_why.partitioner`, if known.
 
         Any listener can serve the coordinator's groups. But a client that lists groups sends ListGroups to
-        every broker and merges the responses, so each group must belong to exactly one broker. A brokers'
-        share group has its coordinator behind one listener, and requests do not have the group's type.
+        every broker and merges the responses, so each group must belong to exactly one broker. A share group
+        of the brokers has its coordinator behind one listener. Requests do not have the group's type, so each
+        group is looked up among the brokers' share groups.
         """
         live = self.services.cluster.live
-        brokers = self.services.share_groups.coordinator_of(group_id)
-        if brokers in live:
-            return brokers
+        node_id = self.services.share_groups.coordinator_of(group_id)
+        if node_id in live:
+            return node_id
         if not live:
             return None
         return live[partition_of(group_id, len(live)) if id_hash is None else id_hash % len(live)]

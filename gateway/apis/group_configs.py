@@ -6,9 +6,9 @@ pass to the broker, whose response is joined with the coordinator's. Errors and 
 ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
 
 The settings of share groups (rows SN1 to SN24) have two parts. Partition leaders read most of them, so these
-always belong to the brokers. If this coordinator has the share groups, it has the settings that it reads
-itself. They pass to the brokers, too, which check them by their own bounds, so that they remain if the
-brokers' coordinators take over the groups.
+always belong to the brokers. If this coordinator has the share groups, the settings that it reads itself
+belong to it. Changes of these pass to the brokers, too, which check them by their own bounds. So the settings
+remain if the brokers' coordinators take over the groups.
 """
 
 import copy
@@ -46,7 +46,7 @@ _COORDINATORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a resource GROUP: the coordinator's own, and the brokers'. With `brokers_first` the
+    """The parts of a resource GROUP: the coordinator's own part, and the brokers'. With `brokers_first` the
     coordinator only checks its part until the brokers have accepted theirs.
     """
 
@@ -55,13 +55,13 @@ class Parts:
     brokers_first: bool = False
 
 
-def brokers_show(coordinators: Coordinators, name: str) -> bool:
+def belongs_to_brokers(coordinators: Coordinators, name: str) -> bool:
     """Return True if this group setting belongs to the brokers."""
     is_ours = coordinators is Coordinators.OURS and name in _READ_BY_COORDINATOR
     return coordinators is not Coordinators.OFF and name.startswith(_SHARE_PREFIXES) and not is_ours
 
 
-def is_coordinators(coordinators: Coordinators, name: str) -> bool:
+def belongs_to_coordinator(coordinators: Coordinators, name: str) -> bool:
     """Return True if this broker setting, which starts with `group.share.`, belongs to the coordinator (rows
     SN1 to SN5).
     """
@@ -69,22 +69,24 @@ def is_coordinators(coordinators: Coordinators, name: str) -> bool:
 
 
 def split_changes(coordinators: Coordinators, resource: Any, *, is_whole: bool) -> Parts:
-    """Split changes of a group's settings. If `is_whole`, settings that are not named are removed."""
+    """Split changes of a group's settings. With `is_whole` the changes remove all settings that they do not
+    name.
+    """
     brokers = copy.copy(resource)
     brokers.configs = [config for config in resource.configs if config.name.startswith(_SHARE_PREFIXES)]
     is_ours = coordinators is Coordinators.OURS
     has_both = is_ours and is_whole
     if coordinators is Coordinators.OFF or not (brokers.configs or has_both):
         return Parts(resource)
-    resource.configs = [c for c in resource.configs if not brokers_show(coordinators, c.name)]
+    resource.configs = [c for c in resource.configs if not belongs_to_brokers(coordinators, c.name)]
     return Parts(resource if resource.configs or has_both else None, brokers, brokers_first=is_ours)
 
 
 def split_keys(coordinators: Coordinators, resource: Any) -> Parts:
-    """Split the requested settings of a group, all of them if none is named."""
+    """Split the requested settings of a group. If no setting is named, all are requested."""
     brokers = copy.copy(resource)
     if resource.configuration_keys:
-        keys = [key for key in resource.configuration_keys if brokers_show(coordinators, key)]
+        keys = [key for key in resource.configuration_keys if belongs_to_brokers(coordinators, key)]
         brokers.configuration_keys = keys
     has_brokers = coordinators is not Coordinators.OFF and (
         brokers.configuration_keys or not resource.configuration_keys
@@ -100,7 +102,8 @@ _KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(Coordi
     setting.name: setting.default for setting in KEPT_SETTINGS
 }
 _INT = 3  # DescribeConfigsResponse.ConfigType
-# The broker settings that are defaults of group settings, unless their name is "group." and the same.
+# The broker settings that are defaults of group settings, unless the broker setting is "group." and the name
+# of the group setting.
 _BROKERS_NAMES = {
     "streams.assignor.name": "group.streams.assignors",
     **{
@@ -133,8 +136,8 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _GroupsRequest:
-    """A request, the groups that it names more than once, and those whose changes are only checked because
-    the brokers come first.
+    """A request. `doubled` are the groups that it names more than once. The changes of the groups in
+    `checked` are only checked, because the brokers come first.
     """
 
     request: Any
@@ -165,8 +168,8 @@ async def _screen(
         for group in groups
     }
     own = [part for group in groups if (part := parts[group.resource_name].own) is not None]
-    checked = [one for one in own if parts[one.resource_name].brokers_first]
-    names_checked = frozenset(one.resource_name for one in checked)
+    checked = [group for group in own if parts[group.resource_name].brokers_first]
+    names_checked = frozenset(group.resource_name for group in checked)
     async with context.fan_out.acquired(context):
         first = partial(_result, answer, context, replace(parsed, checked=names_checked))
         answers = await map_items(context, first, own, _too_many_groups)
@@ -186,12 +189,12 @@ async def _screen(
 async def _join(
     response_field: str, coordinators: Coordinators, own: Mapping[str, Fields], response: Any
 ) -> None:
-    """Add the coordinator's settings of groups to the brokers'. Responses to changes have none."""
+    """Add the coordinator's settings of groups to the brokers'. Responses to changes have no settings."""
     for resource in getattr(response, response_field):
         answer = own.get(resource.resource_name) if resource.resource_type == _GROUP else None
         if answer is not None and "configs" in answer and not resource.error_code:
-            resource.configs = [c for c in resource.configs if brokers_show(coordinators, c.name)]
-            others = [c for c in answer["configs"] if not brokers_show(coordinators, c["name"])]
+            resource.configs = [c for c in resource.configs if belongs_to_brokers(coordinators, c.name)]
+            others = [c for c in answer["configs"] if not belongs_to_brokers(coordinators, c["name"])]
             codec.extend(resource, "configs", others)
 
 
@@ -200,16 +203,17 @@ async def _store(
 ) -> None:
     """Let the coordinator store its part of the changes that the brokers have accepted."""
     answered = {one.resource_name: one for one in response.responses if one.resource_type == _GROUP}
-    taken = [
+    accepted = [
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
     ]
+    store = partial(_result, answer, context, parsed)
     async with context.fan_out.acquired(context):
-        kept = await map_items(context, partial(_result, answer, context, parsed), taken, _too_many_groups)
-    for one in kept:
-        if one["error_code"]:
-            at = answered[one["resource_name"]]
-            at.error_code = one["error_code"]
-            at.error_message = f"{_ONLY_BROKERS}: {one['error_message']}"
+        results = await map_items(context, store, accepted, _too_many_groups)
+    for result in results:
+        if result["error_code"]:
+            entry = answered[result["resource_name"]]
+            entry.error_code = result["error_code"]
+            entry.error_message = f"{_ONLY_BROKERS}: {result['error_message']}"
 
 
 async def _result(answer: Answer, context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
@@ -228,7 +232,7 @@ def _too_many_groups(resource: Any) -> Fields:
     return {**_key(resource), "error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
 
 
-def _check(context: RequestContext, operation: Operation, group_id: str, unnamed: str) -> None:
+def _check_group(context: RequestContext, operation: Operation, group_id: str, unnamed: str) -> None:
     if not context.may(operation, ResourceType.GROUP, group_id):
         raise _Refused(GatewayError.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
     if not group_id:
@@ -237,7 +241,7 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
 
 async def _describe(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
     group_id = resource.resource_name
-    _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
+    _check_group(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
     answer = await context.send(
         DescribeGroupConfigs(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS
     )
@@ -245,11 +249,11 @@ async def _describe(context: RequestContext, parsed: _GroupsRequest, resource: A
     shown = [config for config in answer.configs if not wanted or config.name in wanted]
     return {
         "error_code": answer.error_code,
-        "configs": [_described(parsed.request, config) for config in shown],
+        "configs": [_config_fields(parsed.request, config) for config in shown],
     }
 
 
-def _described(request: Any, config: GroupConfigValue) -> Fields:
+def _config_fields(request: Any, config: GroupConfigValue) -> Fields:
     synonyms = _synonyms(config)
     documentation = DOCUMENTATION[config.name] + (f" {_NO_EFFECT}" if config.name in _KEPT_TYPES else "")
     return {
@@ -265,8 +269,8 @@ def _described(request: Any, config: GroupConfigValue) -> Fields:
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the values of a setting with their sources, the one in force first. Clients see the
-    coordinator's own settings as those of a broker's file.
+    """Return the values of a setting with their sources, first the value in force. To clients the
+    coordinator's own settings look like those of a broker's file.
     """
     broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
     of_coordinator = config.value if config.is_default else config.without_own
@@ -280,13 +284,13 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
 
 async def _alter(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
     """Replace all settings of the group (AlterConfigs)."""
-    _check_altered(context, parsed, resource)
+    _check_changes(context, parsed, resource)
     configs = {config.name: config.value for config in resource.configs}
-    return await _altered(context, parsed, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
+    return await _send_changes(context, parsed, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
 
 
 async def _alter_incrementally(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> Fields:
-    _check_altered(context, parsed, resource)
+    _check_changes(context, parsed, resource)
     for config in resource.configs:
         if config.config_operation in _LIST_OPERATIONS:
             name = _LIST_OPERATIONS[config.config_operation]
@@ -296,27 +300,28 @@ async def _alter_incrementally(context: RequestContext, parsed: _GroupsRequest, 
             message = f"Unknown operation type {config.config_operation}"
             raise _Refused(ErrorCode.INVALID_REQUEST, message)
     configs = {c.name: None if c.config_operation == _DELETE else c.value for c in resource.configs}
-    return await _altered(context, parsed, resource, configs)
+    return await _send_changes(context, parsed, resource, configs)
 
 
-def _check_altered(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> None:
+def _check_changes(context: RequestContext, parsed: _GroupsRequest, resource: Any) -> None:
     group_id = resource.resource_name
-    _check(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
+    _check_group(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
     if group_id in parsed.doubled:
         raise _Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     names = Counter(config.name for config in resource.configs)
     if any(number > 1 for number in names.values()):
         raise _Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    without = [
+    without_value = [
         config.name
         for config in resource.configs
         if config.value is None and getattr(config, "config_operation", _SET) != _DELETE
     ]
-    if without:
-        raise _Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(without)}")
+    if without_value:
+        names_text = ",".join(without_value)
+        raise _Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {names_text}")
 
 
-async def _altered(
+async def _send_changes(
     context: RequestContext, parsed: _GroupsRequest, resource: Any, configs: Mapping[str, str | None]
 ) -> Fields:
     answer = await context.send(
@@ -338,8 +343,8 @@ screen_incremental_alterations: Screen = partial(
 
 
 async def screen_list(context: RequestContext, message: bytes) -> Screened | None:
-    """ListConfigResources: list the groups with their own settings instead of the broker's, or together with
-    those that have settings of share groups.
+    """Add the groups that have settings to the response to a ListConfigResources. If share groups are off,
+    they replace the broker's groups.
     """
     request = await offload.decode_passed(context.header, message)
     if context.version < _FIRST_LIST_WITH_TYPES or (
@@ -355,7 +360,7 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         if configured is None:
             return {**throttled, "error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
         encoder, slices = codec.entries_encoder(context.header, "config_resources"), context.slices()
-        are_off = context.services.share_groups.are_off  # then a broker has no groups for clients
+        are_off = context.services.share_groups.are_off  # in this case a broker has no groups for clients
         named = [(one.resource_name, one.resource_type) for one in response.config_resources]
         brokers = [(name, kind) for name, kind in named if not are_off or kind != _GROUP]
         found = {name for name, kind in brokers if kind == _GROUP}

@@ -35,8 +35,9 @@ def restrict(
     hidden: frozenset[int],
     hidden_features: frozenset[str] = HIDDEN_FEATURES,
 ) -> None:
-    """Restrict the broker's versions, by API key. The gateway's `own` versions replace the broker's, other
-    APIs are limited to `bounds`, and `hidden` APIs and features are removed.
+    """Restrict the versions in a broker's response to ApiVersions. The gateway's `own` versions replace the
+    broker's, other APIs are limited to `bounds`. The APIs in `hidden` and the features in `hidden_features`
+    are removed.
     """
     kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
     for api in kept:
@@ -49,8 +50,8 @@ def restrict(
         for key, mine in own.items()
     ]
     response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
-    response.supported_features = _shown(response.supported_features, hidden_features)
-    response.finalized_features = _shown(response.finalized_features, hidden_features)
+    response.supported_features = _visible(response.supported_features, hidden_features)
+    response.finalized_features = _visible(response.finalized_features, hidden_features)
 
 
 def add_group_version(response: Any, version: int) -> None:
@@ -68,9 +69,9 @@ def add_group_version(response: Any, version: int) -> None:
 
 
 def is_valid(request: Any, version: int) -> bool:
-    """Return True if the client's software has a name and a version, and the request has both or none of the
-    server's ids (ApiVersionsRequest.isValid). A broker compares these ids with its own after the
-    authentication (KIP-1242).
+    """Return True if an ApiVersions is valid (ApiVersionsRequest.isValid): the client's software has a name
+    and a version, and the request has both of the server's ids or neither. A broker compares these ids with
+    its own after the authentication (KIP-1242).
     """
     if version < _FIRST_WITH_SOFTWARE:
         return True
@@ -89,12 +90,14 @@ def is_refusal(response: bytes) -> bool:
     return response[_ERROR_CODE] != b"\0\0"
 
 
-def _shown(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
+def _visible(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
     return [feature for feature in features or [] if feature.name not in hidden]
 
 
 def unsupported(versions: range) -> Fields:
-    """Return the response, in version 0, to an unknown version. It has only ApiVersions (KIP-511)."""
+    """Return the response to an ApiVersions of an unknown version. It has version 0, and only this API
+    (KIP-511).
+    """
     only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}
 
@@ -104,7 +107,7 @@ def unsupported(versions: range) -> Fields:
 
 
 async def serve_handshake(context: RequestContext, request: Any) -> Fields:
-    """Negotiate the mechanism."""
+    """Negotiate the SASL mechanism."""
     if not context.session.is_sasl_required:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "mechanisms": []}
     error = context.session.handshake(request.mechanism)
@@ -112,7 +115,7 @@ async def serve_handshake(context: RequestContext, request: Any) -> Fields:
 
 
 async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
-    """Evaluate the client's next message."""
+    """Evaluate the client's next SASL message."""
     if not context.session.is_sasl_required:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "error_message": None, "auth_bytes": b""}
     reply = context.session.authenticate(request.auth_bytes)

@@ -3,7 +3,7 @@ topics and forwards the rest of the request to the broker.
 
 The errors are those of Kafka for its own internal topics: INVALID_TOPIC_EXCEPTION (ReplicaManager, appending
 and deleting records), and for transactions TOPIC_AUTHORIZATION_FAILED, with OPERATION_NOT_ATTEMPTED for the
-other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients retry none of them.
+other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients do not retry after these errors.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +35,9 @@ _ERROR: Fields = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The screen of an API that names topics in one list, which is `request_field` of the request and
-    `response_field` of the response. `topic` returns an entry's topic, or None if the entry is not about one.
-    `refused` returns the entry of the response for a refused entry.
+    """The screen of an API whose requests name topics in one list: `request_field` in the request, and
+    `response_field` in the response. `topic` returns the topic of an entry, or None if the entry is not about
+    a topic. `refused` returns the response's entry for a refused entry.
     """
 
     request_field: str
@@ -52,13 +52,13 @@ class _Named:
         header = context.header
         request = await offload.decode_passed(header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
-        mine = await _internal(context, filter(None, map(self.topic, entries)))
-        refused = [self.refused(entry) for entry in entries if self.topic(entry) in mine]
+        internal = await _internal(context, filter(None, map(self.topic, entries)))
+        refused = [self.refused(entry) for entry in entries if self.topic(entry) in internal]
         if not refused:
             return None
         if context.version not in codec.versions(header.api_key):
             raise ProtocolError(f"a {ApiKey(header.api_key).name} v{context.version} to an internal topic")
-        kept = [entry for entry in entries if self.topic(entry) not in mine]
+        kept = [entry for entry in entries if self.topic(entry) not in internal]
         setattr(request, self.request_field, kept)
         remaining = await offload.with_body(header, message, request) if kept else None
         return Screened(remaining, {self.response_field: refused})
@@ -66,7 +66,7 @@ class _Named:
 
 def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
     """Return the screen of an API that applies a request as a whole or not at all. `refused` returns the
-    response to a request about an internal topic, else None.
+    response to a request about an internal topic, or None for other requests.
     """
 
     async def screen(context: RequestContext, message: bytes) -> Screened | None:
@@ -211,8 +211,8 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """Return the errors of a topic's partitions in a refused request. `is_internal` is True if this topic is
-    the reason for the refusal.
+    """Return the errors of a topic's partitions in a refused request. With `is_internal` this topic is the
+    reason for the refusal.
     """
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]

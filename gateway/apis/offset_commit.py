@@ -1,6 +1,6 @@
 """OffsetCommit (key 8) and OffsetDelete (47, KIP-496). The gateway refuses unknown partitions, and the
-coordinator decides about the rest. It gets an OffsetDelete even without remaining partitions, because an
-unknown group takes precedence over unknown partitions.
+coordinator decides about the rest. The coordinator gets an OffsetDelete even if no partition remains, because
+the error of an unknown group takes precedence over those of unknown partitions.
 
 A request may have many partitions, so the work is done in steps (`gateway.apis.slices`).
 """
@@ -40,9 +40,9 @@ Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
 class ValidPartitions:
-    """The valid partitions of a request, and the errors of the others. `topics` has the valid ones, and
-    `committed` has them in the coordinator's form. `outcomes` has the errors of the other partitions, and of
-    all partitions after the coordinator's answer.
+    """The valid partitions of a request, and the errors of the others. `topics` has the valid partitions, and
+    `committed` has them in the coordinator's form. `outcomes` has the errors of the other partitions, and
+    after the coordinator's answer those of all partitions.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class ValidPartitions:
         self.outcomes = Outcomes()
         self.committed: list[CommittedTopic] = []
 
-    def sort(self, context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Steps:
-        """Separate the valid partitions from the others. `topics` are the request's."""
+    def separate(self, context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Steps:
+        """Separate the valid partitions from the others. `topics` are those of the request, with metadata."""
         for named, topic in zip(topics, request.topics, strict=True):
             name = named.name if named.topic is None else named.topic.name
             if (name or not named.by_id) and not may_read_topic(context, name):
@@ -59,16 +59,16 @@ class ValidPartitions:
                 self.outcomes.add_all(named, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
                 yield
                 continue
-            there: list[Any] = []
+            existing: list[Any] = []
             for some in batches(topic.partitions):
                 valid = [p for p in some if named.has(p.partition_index)]
                 if len(valid) < len(some):
                     indexes = (p.partition_index for p in some if not named.has(p.partition_index))
                     self.outcomes.add_all(named, indexes, named.missing)
-                there += valid
+                existing += valid
                 yield
-            if there:
-                self.topics.append((named, there))
+            if existing:
+                self.topics.append((named, existing))
 
     def encode(self) -> Steps:
         """Build `committed` from `topics`."""
@@ -85,18 +85,18 @@ class ValidPartitions:
         at_once(self._merge(answer))
         return self.all_fields(answer)
 
-    async def merged(self, slices: Slices, answer: Awaitable[Answer]) -> Answer:
-        """Wait for the coordinator's answer, and add its outcomes, so that `all_fields` can return them."""
+    async def merge(self, slices: Slices, answer: Awaitable[Answer]) -> Answer:
+        """Wait for the coordinator's answer, and add its outcomes for `all_fields`. Return the answer."""
         answered = await answer
         await slices.run(self._merge(answered))
         return answered
 
     def all_fields(self, answer: Answer) -> Fields:
-        """Return the errors of all partitions, after `merged`."""
+        """Return the errors of all partitions, after `merge`."""
         return {"topics": self.outcomes.fields()}
 
-    async def refused(self, slices: Slices, error: Codes) -> Fields:
-        """Return this error for all partitions without one."""
+    async def refuse(self, slices: Slices, error: Codes) -> Fields:
+        """Refuse the valid partitions with this error. Return the errors of all partitions."""
         await slices.run(_refuse(self.outcomes, self.topics, error))
         return {"topics": self.outcomes.fields()}
 
@@ -156,11 +156,11 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     if topics is None:
         return await refused(context, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, by_id=by_id)
     slices, valid = context.slices(), ValidPartitions()
-    await slices.run(valid.sort(context, request, topics))
+    await slices.run(valid.separate(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}
     await slices.run(valid.encode())
-    merged = valid.merged(slices, _commit(context, request, valid))
+    merged = valid.merge(slices, _commit(context, request, valid))
     return Deferred(asyncio.create_task(merged), valid.all_fields)
 
 
@@ -175,7 +175,7 @@ def serve_commit_at_once(context: RequestContext, request: Any) -> Fields | Defe
     if topics is None:
         return None
     valid = ValidPartitions()
-    at_once(valid.sort(context, request, topics))
+    at_once(valid.separate(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}
     at_once(valid.encode())
@@ -222,7 +222,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
     if topics is None:
         return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     slices, valid = context.slices(), ValidPartitions()
-    await slices.run(valid.sort(context, request, topics))
+    await slices.run(valid.separate(context, request, topics))
     response = context.send(
         OffsetDelete(
             **context.coordinator_header(request.group_id),
@@ -233,7 +233,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
         ),
         ANSWER_TIMEOUT_MS,
     )
-    return Deferred(asyncio.create_task(valid.merged(slices, response)), partial(_deletion_fields, valid))
+    return Deferred(asyncio.create_task(valid.merge(slices, response)), partial(_deletion_fields, valid))
 
 
 def _deletion_fields(valid: ValidPartitions, answer: OffsetDeleteResponse) -> Fields:

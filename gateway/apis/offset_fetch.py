@@ -35,9 +35,9 @@ NO_MEMBER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a request about one group. `topics` is None for all topics. `found` has their metadata, in
-    the same order, None if no broker answers. `hidden` are the topics, not in `topics`, that the client may
-    not describe.
+    """The part of a request about one group. `topics` are those that the client may describe, or None for all
+    topics. `found` has their metadata in the same order, or is None if no broker answers. `hidden` are the
+    requested topics that the client may not describe.
     """
 
     group_id: str
@@ -51,53 +51,53 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
     if context.version < _FIRST_VERSION_WITH_GROUPS:
         return Deferred(
             await _start(context, request.require_stable, request),
-            partial(_of_group, context.version, request),
+            partial(_single_group_fields, context.version, request),
         )
     if len(request.groups) == 1:
         (wanted,) = request.groups
         started = await _start(context, request.require_stable, wanted)
-        return Deferred(started, lambda fetched: {"groups": [_named(wanted, fetched)]})
+        return Deferred(started, lambda fetched: {"groups": [_with_group_id(wanted, fetched)]})
     fetch = partial(_fetch, context, request.require_stable)
     fetched = asyncio.create_task(map_items(context, fetch, request.groups, _too_many_groups))
     return Deferred(fetched, lambda fetched: {"groups": fetched}, holds_back=True)
 
 
 def _too_many_groups(wanted: Any) -> Fields:
-    return _named(wanted, _failed(ErrorCode.INVALID_REQUEST))
+    return _with_group_id(wanted, _failed(ErrorCode.INVALID_REQUEST))
 
 
-def _of_group(version: int, request: Any, fetched: Fields) -> Fields:
+def _single_group_fields(version: int, request: Any, fetched: Fields) -> Fields:
     # Version 1 has no error of the whole response.
     if version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
         return {"topics": _refused(request.topics, fetched["error_code"])}
     return fetched
 
 
-def _named(wanted: Any, fetched: Fields) -> Fields:
+def _with_group_id(wanted: Any, fetched: Fields) -> Fields:
     return {"group_id": wanted.group_id, **fetched}
 
 
 async def _fetch(context: RequestContext, require_stable: bool, wanted: Any) -> Fields:
-    return _named(wanted, await (await _start(context, require_stable, wanted)))
+    return _with_group_id(wanted, await (await _start(context, require_stable, wanted)))
 
 
 async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> asyncio.Future[Fields]:
-    """Request the committed offsets of one group. `wanted` is the request, or its part for this group. The
-    coordinator's request is sent before this returns.
+    """Request the committed offsets of one group. `wanted` is the client's request, or its part for this
+    group. The coordinator's request is sent before this returns.
     """
     if not may_describe_group(context, wanted.group_id):
-        return _ended(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
+        return _completed(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
     part, slices = _Part(wanted.group_id, None), context.slices()
     if wanted.topics is not None:
         by_id = context.version >= FIRST_VERSION_WITH_IDS
         found = await look_up(context, wanted.topics, Operation.DESCRIBE, by_id=by_id)
         if found is None and by_id:
-            return _ended(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        part = await _visible(context, slices, wanted, found)
+            return _completed(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        part = await _visible_part(context, slices, wanted, found)
     has_member = context.version >= _FIRST_VERSION_WITH_MEMBERS
     fetch = OffsetFetch(
         **context.coordinator_header(part.group_id),
-        topics=await _wanted(slices, part),
+        topics=await _partitions_to_fetch(slices, part),
         require_stable=require_stable,
         member_id=wanted.member_id if has_member else None,
         member_epoch=wanted.member_epoch if has_member else NO_MEMBER_EPOCH,
@@ -106,13 +106,13 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
     return asyncio.create_task(_fetched(context, slices, part, response))
 
 
-def _ended(fetched: Fields) -> asyncio.Future[Fields]:
-    ended: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-    ended.set_result(fetched)
-    return ended
+def _completed(fetched: Fields) -> asyncio.Future[Fields]:
+    completed: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
+    completed.set_result(fetched)
+    return completed
 
 
-async def _visible(
+async def _visible_part(
     context: RequestContext, slices: Slices, wanted: Any, found: Sequence[NamedTopic] | None
 ) -> _Part:
     """Separate the topics that the client may describe from the others. An id without a topic has no name
@@ -145,16 +145,16 @@ async def _fetched(
         return _failed(answer.error_code)
     if part.topics is None:
         shown = [topic for topic in answer.topics if may_describe_topic(context, topic.name)]
-        return await _all(context, slices, shown, by_id=by_id)
+        return await _all_offsets(context, slices, shown, by_id=by_id)
     if by_id and part.found is not None:
-        fetched = await _by_request(slices, part.topics, part.found, answer.topics)
+        fetched = await _in_requested_order(slices, part.topics, part.found, answer.topics)
     else:
-        fetched = [await _topic(slices, topic) for topic in answer.topics]
+        fetched = [await _topic_fields(slices, topic) for topic in answer.topics]
     fetched += _refused(part.hidden, GatewayError.TOPIC_AUTHORIZATION_FAILED, by_id=by_id)
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
-async def _all(
+async def _all_offsets(
     context: RequestContext, slices: Slices, topics: Sequence[FetchedTopic], *, by_id: bool
 ) -> dict[str, Any]:
     """Return all offsets of the group, except those of topics recreated since the commit."""
@@ -166,22 +166,22 @@ async def _all(
         ids = {}
     present = [_of_id(topic, ids.get(topic.name)) for topic in topics]
     if by_id:
-        there = [topic for topic in present if topic.name in ids]  # a deleted topic has no id
-        fetched = [{**await _topic(slices, topic), "topic_id": ids[topic.name]} for topic in there]
+        existing = [topic for topic in present if topic.name in ids]  # a deleted topic has no id
+        fetched = [{**await _topic_fields(slices, topic), "topic_id": ids[topic.name]} for topic in existing]
     else:
-        fetched = [await _topic(slices, topic) for topic in present]
+        fetched = [await _topic_fields(slices, topic) for topic in present]
     return {"error_code": ErrorCode.NONE, "topics": [topic for topic in fetched if topic["partitions"]]}
 
 
 def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
-    """Return the topic with only the partitions whose offset may belong to `topic_id`. Unknown ids match
-    any.
+    """Return the topic with only the partitions whose offset may belong to `topic_id`. None is an unknown id,
+    which matches any id.
     """
     partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
     return FetchedTopic(topic.name, partitions)
 
 
-async def _wanted(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
+async def _partitions_to_fetch(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
     """Return the partitions to request from the coordinator, or None for all. Ids without a topic are
     skipped.
     """
@@ -202,7 +202,7 @@ async def _wanted(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
     return wanted
 
 
-async def _by_request(
+async def _in_requested_order(
     slices: Slices, wanted: Sequence[Any], found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
     """Return the topics in the request's order, with its ids. Unknown partitions have an error."""
@@ -210,18 +210,18 @@ async def _by_request(
     topics = []
     for known, topic in zip(found, wanted, strict=True):
         if known.topic is None:
-            partitions = await slices.each(partial(_nothing, known.missing), topic.partition_indexes)
+            partitions = await slices.each(partial(_no_offset, known.missing), topic.partition_indexes)
         else:
             partitions = await slices.each(asdict, next(answers).partitions)
         topics.append({"topic_id": known.topic_id, "partitions": partitions})
     return topics
 
 
-async def _topic(slices: Slices, topic: FetchedTopic) -> dict[str, Any]:
+async def _topic_fields(slices: Slices, topic: FetchedTopic) -> dict[str, Any]:
     return {"name": topic.name, "partitions": await slices.each(asdict, topic.partitions)}
 
 
-def _nothing(error: Codes, partition: int) -> dict[str, Any]:
+def _no_offset(error: Codes, partition: int) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "committed_offset": -1,
@@ -232,8 +232,8 @@ def _nothing(error: Codes, partition: int) -> dict[str, Any]:
 
 
 def _failed(error: Codes) -> dict[str, Any]:
-    """Return the errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which
-    makes every client retry.
+    """Return the response about a group with an error. COORDINATOR_NOT_AVAILABLE becomes
+    COORDINATOR_LOAD_IN_PROGRESS, after which every client retries.
 
     Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka finds the
     coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would not consume
@@ -249,7 +249,7 @@ def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> lis
     return [
         {
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
-            "partitions": [_nothing(error, index) for index in topic.partition_indexes],
+            "partitions": [_no_offset(error, index) for index in topic.partition_indexes],
         }
         for topic in topics
     ]

@@ -25,11 +25,11 @@ _DENIED, _NO_TOPIC = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.UNKNO
 
 
 async def guard_metadata(context: RequestContext, message: bytes) -> Screened | None:
-    """Require DESCRIBE on each topic. The broker creates topics only if the client may create all those
-    named.
+    """Require DESCRIBE on each topic. The broker creates topics only if the client may create all topics that
+    the request names.
 
-    Denied names do not reach the broker, which would create them. Denied topics are removed from the response
-    if the request has their ids, or requests all topics.
+    Denied names do not reach the broker, which would create them. A denied topic is left out of the response
+    to a request for all topics. If it was requested by its id, the response has an error without its name.
     """
     request = await offload.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
@@ -39,7 +39,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     stops_creation = False
     if topics is not None:
         errors |= dict.fromkeys(await _uncreatable(context, request), _NO_TOPIC)
-        errors |= dict.fromkeys(await _undescribed(context, topics), _DENIED)
+        errors |= dict.fromkeys(await _hidden(context, topics), _DENIED)
         has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
         stops_creation = has_flag and not _may_create(context, request)
     # A broker ignores all names as soon as one entry has an id.
@@ -77,7 +77,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
 
 async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
-    """Show the client's own operations in the response to a DescribeCluster, in place of the gateway's."""
+    """Replace the gateway's operations in the response to a DescribeCluster by the client's."""
     request = await offload.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
@@ -88,7 +88,7 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
     return Screened(message, {}, change)
 
 
-async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
+async def _hidden(context: RequestContext, topics: list[Any]) -> set[str]:
     """Return the topics that the client may not describe."""
     names = list({topic.name for topic in topics if topic.name})
     may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
@@ -97,8 +97,8 @@ async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
-    """Return the topics that the broker would create and the client may not. Versions that can forbid the
-    creation have none.
+    """Return the topics that the broker would create although the client may not create them. The set is
+    empty for versions in which the request itself can forbid the creation.
     """
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
         return set()
@@ -119,8 +119,8 @@ def _may_create(context: RequestContext, request: Any) -> bool:
 
 
 def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
-    """Return the topic with the client's operations instead of the gateway's. If the client may not see it,
-    return None, or the topic with an error if the client requested it, without its name if by id.
+    """Return the topic with the client's operations instead of the gateway's. Instead of a topic that the
+    client may not describe, return None if all topics were requested, else an error without the topic's name.
     """
     if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         if is_of_all:
@@ -152,7 +152,7 @@ _FETCH_FIRST_FLEXIBLE = 12
 # A Fetch response to which errors are added is buffered and decoded.
 CHANGED_MAX_BYTES = MIB
 
-# FetchMetadata: the epochs of a request that starts a session, and of one without a session.
+# FetchMetadata: the epochs of a request that starts a session, and of a request without a session.
 _INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
 _SESSION_ID = Struct(">i")
 # The position of a Fetch response's session id: after correlation id, throttle time and error, and in
@@ -275,8 +275,8 @@ def _refused_fetch(topic: Any, error: GatewayError) -> Fields:
 _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
-def on_transaction(context: RequestContext, transactional_id: str) -> GatewayError | None:
-    """Return the error of a transaction that the client may not describe, or None if it may."""
+def describe_transaction_error(context: RequestContext, transactional_id: str) -> GatewayError | None:
+    """Return the error if the client may not describe the transaction, else None."""
     may = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
     return None if may else ERRORS[_TRANSACTION]
 
@@ -286,7 +286,7 @@ _NOWHERE = {"node_id": -1, "host": "", "port": -1}
 _FOUND = Entries(
     "coordinator_keys",
     "coordinators",
-    on_transaction,
+    describe_transaction_error,
     lambda key, error: {"key": key, **_NOWHERE, "error_code": error, "error_message": ""},
 )
 
@@ -296,14 +296,14 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
     if context.version >= _FIRST_FIND_OF_SEVERAL:
         return await _FOUND.guard(context, message)
     request = await offload.decode_passed(context.header, message)
-    error = on_transaction(context, request.key)
+    error = describe_transaction_error(context, request.key)
     if error is None:
         return None
     return Screened(None, {**_NOWHERE, "error_code": error, "error_message": error.name})
 
 
 async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
-    """Require WRITE on the transactional id. Without one, WRITE on any topic suffices."""
+    """Require WRITE on the transactional id. Without a transactional id, WRITE on any topic suffices."""
     request = await offload.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
@@ -366,7 +366,7 @@ async def guard_addition(context: RequestContext, message: bytes) -> Screened | 
 _DESCRIBED = Entries(
     "transactional_ids",
     "transaction_states",
-    on_transaction,
+    describe_transaction_error,
     lambda name, error: {"transactional_id": name, "error_code": error},
 )
 

@@ -51,14 +51,14 @@ async def guard(api: Passed | None, context: RequestContext, message: bytes) -> 
         if api is None or not (api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))):
             raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
     if key in codec.REQUESTS:
-        await offload.decode_passed(context.header, message)  # a guard also reads it
+        await offload.decode_passed(context.header, message)  # as guards do, to refuse ambiguous messages
     return None
 
 
 def _on_topic(
     operation: Operation, name: str = "name"
 ) -> Callable[[RequestContext, Any], GatewayError | None]:
-    """Return the check of an entry that names a topic in this field."""
+    """Return the check of an entry that has a topic's name in the field `name`."""
 
     def error(context: RequestContext, entry: Any) -> GatewayError | None:
         return None if context.may(operation, _TOPIC, getattr(entry, name)) else ERRORS[_TOPIC]
@@ -66,12 +66,12 @@ def _on_topic(
     return error
 
 
-def _creation(context: RequestContext, topic: Any) -> GatewayError | None:
+def _create_error(context: RequestContext, topic: Any) -> GatewayError | None:
     may = may_on_cluster(context, Operation.CREATE) or context.may(Operation.CREATE, _TOPIC, topic.name)
     return None if may else ERRORS[_TOPIC]
 
 
-# ConfigResource.Type. All others are settings of the cluster.
+# By ConfigResource.Type. Resources of all other types belong to the cluster.
 _CONFIG_TYPES: Mapping[int, ResourceType] = MappingProxyType({2: _TOPIC, 32: _GROUP})
 
 
@@ -99,7 +99,7 @@ def _configured(resource: Any, error: GatewayError) -> Fields:
 def _partitions(
     topic_field: str = "name", partition_field: str = "partition_index", **nothing: int
 ) -> Callable[[Any, GatewayError], Fields]:
-    """Return a function that builds a topic's part of a response, with the same error for each partition."""
+    """Return a function that builds a topic's part of a response, with one error for all partitions."""
 
     def refused(topic: Any, error: GatewayError) -> Fields:
         failed = {"error_code": error, **nothing}
@@ -117,7 +117,7 @@ def _producers(topic: Any, error: GatewayError) -> Fields:
     return {"name": topic.name, "partitions": partitions}
 
 
-_CREATED = Entries("topics", "topics", _creation, _named)
+_CREATED = Entries("topics", "topics", _create_error, _named)
 
 
 async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
@@ -144,7 +144,7 @@ _DELETED_NAMES = Entries(
 
 
 async def _guard_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a DeleteTopics, which from version 6 on also has topic ids. An unknown id is refused,
+    """Check the ACLs of a DeleteTopics. From version 6 on it may have topic ids. An unknown id is refused,
     because ACLs are about names.
     """
     if context.version < _FIRST_DELETE_BY_ID:
@@ -168,7 +168,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
 
 
 def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
-    """Return the check of a request about the cluster. `refused` is the response if it is denied."""
+    """Return the check of a request about the cluster. `refused` returns the response to a denied request."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
         request = await offload.decode_passed(context.header, message)
@@ -303,4 +303,5 @@ ROWS = (
         key=ApiKey.DescribeTopicPartitions, is_hidden=True, rewrite=internal_topics.rewrite_topic_partitions
     ),
 )
-"""The APIs that pass to brokers, by key. That of ApiVersions needs all tables (`gateway.apis`)."""
+"""The APIs that pass to brokers, by key. `gateway.apis` has the row of ApiVersions, which needs all tables.
+"""

@@ -1,15 +1,17 @@
-"""Who answers the requests of share groups (KIP-932). `gateway.upstream.share_groups.Coordinators` has the
-modes, which are the columns here.
+"""Requests of share groups (KIP-932), and who answers them in each mode of `--share-groups`
+(`gateway.upstream.share_groups.Coordinators`):
 
-| request | `coordinator` | `brokers` | `off` | |---|---|---|---| | ShareGroupHeartbeat, ShareGroupDescribe |
-our coordinator | a broker | refused | | ShareFetch, ShareAcknowledge | the partitions' leader | the
-partitions' leader | refused | | DescribeShareGroupOffsets | a broker, for our coordinator's partitions | a
-broker | refused | | AlterShareGroupOffsets, DeleteShareGroupOffsets | our coordinator | a broker | refused |
-| FindCoordinator | the listener of our choice | that of the brokers' coordinator | ours | | ListGroups,
-DeleteGroups | our coordinator | our coordinator, and a broker | our coordinator |
+| request                                         | `coordinator`        | `brokers`               | `off`   |
+|-------------------------------------------------|----------------------|-------------------------|---------|
+| ShareGroupHeartbeat, ShareGroupDescribe         | our coordinator      | a broker                | refused |
+| ShareFetch, ShareAcknowledge                    | the leader           | the leader              | refused |
+| DescribeShareGroupOffsets                       | a broker (see below) | a broker                | refused |
+| AlterShareGroupOffsets, DeleteShareGroupOffsets | our coordinator      | a broker                | refused |
+| ListGroups, DeleteGroups                        | our coordinator      | both                    | ours    |
+| FindCoordinator: the listener of                | any broker           | the group's coordinator | any     |
 
-A request is refused as by a broker whose feature `share.version` is 0, and while that feature of the
-cluster's brokers is 0 every mode is `off`.
+The gateway refuses a request as a broker does whose feature `share.version` is 0. While that feature of the
+cluster's brokers is 0, every mode is `off`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -71,14 +73,12 @@ from kafka_why.contract.messages import ErrorCode, Request
 # until the share coordinator has executed them. They reach no broker: its own coordinator would create a
 # group of the same id, and delete the state of this one.
 #
-# DescribeShareGroupOffsets (90) passes, because a broker answers it for any group, if it has partitions. A
-# request without partitions gets those that the coordinator knows.
+# DescribeShareGroupOffsets (90) passes, because a broker answers it for any group if the request names
+# partitions. If it names none, the gateway adds the partitions that the coordinator knows.
 
 
 FILLED_MAX_PARTITIONS = 50_000
-"""The maximum of partitions that a DescribeShareGroupOffsets gets from the coordinator, for all its groups
-together.
-"""
+"""The maximum number of partitions that the gateway adds to one DescribeShareGroupOffsets."""
 
 _TOO_MUCH = {
     "error_code": ErrorCode.INVALID_REQUEST,
@@ -99,8 +99,8 @@ async def _change(
     request: Any,
 ) -> Fields | Deferred:
     """Change the offsets of an Empty group in some topics, if the client `may` change the group (rows SO9,
-    SO14). `denied` returns the response's part for a topic that the client may not read, `changed` for a
-    topic of the coordinator's answer. `build` returns the coordinator's request.
+    SO14). `build` returns the coordinator's request. `denied` returns the response's part for a topic that
+    the client may not read, and `changed` the part for a topic of the coordinator's answer.
     """
     if not context.services.share_groups.are_ours:
         return OFF
@@ -118,10 +118,10 @@ async def _change(
     response = context.send(
         build(context.coordinator_header(request.group_id), topics, images), SHARE_STATE_TIMEOUT_MS
     )
-    return Deferred(response, partial(_changed, changed, refused), holds_back=True)
+    return Deferred(response, partial(_change_fields, changed, refused), holds_back=True)
 
 
-def _changed(changed: Callable[[Any], Fields], refused: list[Fields], answer: Any) -> Fields:
+def _change_fields(changed: Callable[[Any], Fields], refused: list[Fields], answer: Any) -> Fields:
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,
@@ -154,15 +154,16 @@ def _deletion(header: Header, topics: Sequence[Any], images: TopicImages | None)
 
 
 async def fill_in_partitions(context: RequestContext, message: bytes) -> Screened | None:
-    """Add partitions to groups of a DescribeShareGroupOffsets without any (row SO3)."""
+    """Add the known partitions to the groups for which a DescribeShareGroupOffsets names none (row SO3)."""
     if not context.services.share_groups.are_ours:
         return None
     request = await offload.decode_passed(context.header, message)
-    asked = [group for group in request.groups if group.topics is None]
-    if not asked:
+    without = [group for group in request.groups if group.topics is None]
+    if not without:
         return None
     async with context.fan_out.acquired(context):
-        found = await map_items(context, _known(context), asked, lambda group: _error(group, _BEYOND))
+        known = _known_partitions(context)
+        found = await map_items(context, known, without, lambda group: _error(group, _BEYOND))
     filled = {one["group_id"]: one for one in found if one.get("topics")}
     alone = [one for one in found if not one.get("topics")]
     request.groups = [g for g in request.groups if g.topics is not None or g.group_id in filled]
@@ -173,7 +174,7 @@ async def fill_in_partitions(context: RequestContext, message: bytes) -> Screene
 
 
 def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping[str, Fields]) -> bytes:
-    """Return the encoded request with the partitions of its groups filled in."""
+    """Return the encoded request, with the partitions of `filled` added to its groups."""
     for group in request.groups:
         if group.topics is None:
             group.topics = []
@@ -181,9 +182,9 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
     return codec.with_body(header, message, request)
 
 
-def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
-    """Return a function that queries the coordinator for a group's initialized partitions of topics that the
-    client may describe. It returns these, or the group's error for the response.
+def _known_partitions(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
+    """Return a function that queries the coordinator about a group. It returns the group's initialized
+    partitions of topics that the client may describe, or the group's error for the response.
     """
     left = FILLED_MAX_PARTITIONS
 
@@ -193,8 +194,8 @@ def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
             return _error(group, GROUP_REFUSED)
         if not group.group_id:
             return _error(group, {})  # no group has this id, which is not an error here (row SO5)
-        asked = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
-        answer = await context.send(asked, ANSWER_TIMEOUT_MS)
+        query = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
+        answer = await context.send(query, ANSWER_TIMEOUT_MS)
         if answer.error_code:
             return _error(group, {"error_code": answer.error_code, "error_message": answer.error_message})
         topics = await context.slices().kept(

@@ -5,9 +5,9 @@ session of a member, and releases the member's acquired records when the session
 requests pass on the client's own connection to the broker.
 
 A broker of Kafka 4.4 with an authorizer fails at each ShareFetch whose session has the id of a deleted topic
-(NullPointerException in AuthHelper.filterByAuthorized), and the client retries at once: only the partition's
-own error reports the new id. So after such a failure the client has to start a session with all its
-partitions, and the gateway answers for those of deleted topics.
+(NullPointerException in AuthHelper.filterByAuthorized). The client then retries at once with the same id,
+because only a partition's own error makes it look up the new id. So after such a failure the client has to
+start a session with all its partitions, and the gateway answers for the partitions of deleted topics.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ from gateway.apis.api import (
     Screen,
     Screened,
     TopicKey,
-    described_topics,
+    describable_topics,
     group_operations,
     may_delete_group,
     may_describe_group,
@@ -52,7 +52,7 @@ _DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization fa
 _GROUP_DENIED = GatewayError.GROUP_AUTHORIZATION_FAILED
 _NO_ID = UUID(int=0)
 CHANGE_REFUSED = {**GROUP_REFUSED, "error_message": "Group authorization failed."}
-"""Only a refused change of a group's offsets has an error text."""
+"""The response to a refused change of a group's offsets. No other refusal has an error text."""
 HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -125,14 +125,14 @@ _OFFSETS = Entries(
 
 async def guard_offsets(context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a DescribeShareGroupOffsets: DESCRIBE on each group and each topic. A denied topic
-    has an error if it was requested by name, else it is left out.
+    has an error if the request names the group's topics. Otherwise it is left out.
     """
     request = await offload.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
 
     async def change(response: Any) -> None:
         for group in response.groups:
-            shown = set(described_topics(context, [topic.topic_name for topic in group.topics]))
+            shown = set(describable_topics(context, [topic.topic_name for topic in group.topics]))
             if group.group_id not in named:
                 group.topics = [topic for topic in group.topics if topic.topic_name in shown]
                 continue
@@ -151,7 +151,9 @@ def _deny(topic: Any) -> None:
 
 
 def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[[Any], Fields]) -> Screen:
-    """Return the guard of a change of offsets: an operation on the group, READ on each topic."""
+    """Return the guard of a change of offsets. The client `may` change the group, and needs READ on each
+    topic. `refused` returns the response's entry for a denied topic.
+    """
     topics = Entries(
         "topics",
         "responses",
@@ -197,7 +199,8 @@ ROWS = (
 # -1.
 _INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
 _MEMBER_ID_MAX_CHARACTERS = 36  # KafkaApis.isMemberIdValid
-# The pause after a broker's failure, which limits a client's retries.
+# The age of metadata that is used after a broker's failure. It also limits how often a client's retries query
+# the brokers.
 _FRESH_AGE_MAX_S = 0.1
 _INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
 _ENDED = {"error_code": GatewayError.SHARE_SESSION_NOT_FOUND}
@@ -221,14 +224,14 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened:
     authorizer = context.services.authorizer
     if authorizer is not None and context.services.checks_passed_on:
         age_max_s = _FRESH_AGE_MAX_S if has_failed else TOPIC_AGE_MAX_S
-        screened = await _checked(context, message, request, authorizer, age_max_s)
+        screened = await _check_acls(context, message, request, authorizer, age_max_s)
     else:
-        deleted = await _deleted(context, request) if has_failed else {}
-        screened = await _without(context, message, request, deleted)
-    return screened if screened.remaining is None else _counted(context, request, screened)
+        deleted = await _deleted_topics(context, request) if has_failed else {}
+        screened = await _remove_topics(context, message, request, deleted)
+    return screened if screened.remaining is None else _with_counter(context, request, screened)
 
 
-async def _checked(
+async def _check_acls(
     context: RequestContext, message: bytes, request: Any, authorizer: Authorizer, age_max_s: float
 ) -> Screened:
     """Check the ACLs, and replace the member id with the one that the broker knows on this connection."""
@@ -241,30 +244,30 @@ async def _checked(
         return Screened(None, _ENDED)
     named = {topic.topic_id for topic in request.topics}
     errors = await topic_errors(context, named, Operation.READ, age_max_s)
-    allowed, lacks = named - errors.keys(), bool(errors)
+    allowed, is_partial = named - errors.keys(), bool(errors)
     if _begins(context, request):
-        on_start = session.begin(CheckedTopics(allowed, version, lacks))
+        on_start = session.begin(CheckedTopics(allowed, version, is_partial))
     elif _continues(context, request) and session.checked is not None:
-        session.checked.add(allowed, version, lacks=lacks)
-    screened = await _without(context, message, request, errors)
+        session.checked.add(allowed, version, is_partial=is_partial)
+    screened = await _remove_topics(context, message, request, errors)
     assert screened.remaining is not None, "a request without any topic left passes, too"
     remaining = with_member_id(context.header, screened.remaining, session.broker_member_id)
     return replace(screened, remaining=remaining, on_start=on_start)
 
 
 async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
-    """Return True if the session was started on this connection, and no later change of the ACLs affects
-    it.
+    """Return True if the session was started on this connection, and no later change of the ACLs affects the
+    session.
     """
     if checked is None:
         return False
     if checked.version == version:
         return True
-    return not checked.lacks and not await topic_errors(context, checked.topics, Operation.READ)
+    return not checked.is_partial and not await topic_errors(context, checked.topics, Operation.READ)
 
 
-async def _without(context: RequestContext, message: bytes, request: Any, errors: _Errors) -> Screened:
-    """Remove the topics with errors from a request."""
+async def _remove_topics(context: RequestContext, message: bytes, request: Any, errors: _Errors) -> Screened:
+    """Remove the topics with errors from a request. Their partitions get the errors in the response."""
     if not errors:
         return Screened(message, {})
     entry = _not_acknowledged
@@ -277,8 +280,8 @@ async def _without(context: RequestContext, message: bytes, request: Any, errors
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
-    """Replace the addresses of leaders that moved. After a broker's failure end the session, because of the
-    defect described above.
+    """Replace the addresses of leaders that have moved. After a broker's failure end the session, because of
+    the defect that the module's docstring describes.
     """
     if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
         response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
@@ -303,7 +306,7 @@ def _continues(context: RequestContext, request: Any) -> bool:
     return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
 
 
-async def _deleted(context: RequestContext, request: Any) -> _Errors:
+async def _deleted_topics(context: RequestContext, request: Any) -> _Errors:
     """Return the error of each deleted topic in the request."""
     named = {topic.topic_id for topic in request.topics}
     found = await context.services.cluster.topics_by_id(named, _FRESH_AGE_MAX_S)
@@ -341,8 +344,8 @@ def _not_fetched(partition: Any, error: GatewayError) -> Fields:
     }
 
 
-def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
-    """Return the screening, extended by a counter of the deliveries in the response."""
+def _with_counter(context: RequestContext, request: Any, screened: Screened) -> Screened:
+    """Return the screening with a counter of the deliveries in the response."""
     deliveries = context.services.deliveries
     if deliveries is None:
         return screened

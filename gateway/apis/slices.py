@@ -15,7 +15,7 @@ _SLICE_S = 0.002
 _BATCH = 256
 
 Steps = Iterator[None]
-"""Interruptible work. It continues when the next step is requested."""
+"""Work in steps. It continues when the next step is requested."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,19 +31,19 @@ class Slices:
         self._began_s = time.monotonic()
 
     async def rest(self) -> None:
-        """Let others run if this slice has used its time."""
+        """Let other work run if this slice has used its time."""
         if time.monotonic() - self._began_s > _SLICE_S:
             async with self._turns:
                 await asyncio.sleep(0)
             self._began_s = time.monotonic()
 
     async def run(self, steps: Steps) -> None:
-        """Do all of the work, with a rest after long steps."""
+        """Do all steps, and let other work run between slices."""
         for _ in steps:
             await self.rest()
 
     async def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the result of `work` for each item."""
+        """Return the result of `work` for each item, in order."""
         results: list[R] = []
         for some in batches(items):
             results += map(work, some)
@@ -56,7 +56,7 @@ class Slices:
 
 
 def at_once(steps: Steps) -> None:
-    """Do all of the work without a rest."""
+    """Do all steps without letting other work run."""
     for _ in steps:
         pass
 

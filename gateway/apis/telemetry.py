@@ -47,11 +47,11 @@ async def push(context: RequestContext, request: Any) -> Fields:
     error = context.caches.pushes.accept_push(
         _now_s(), _telemetry(context).interval_s, is_terminating=request.terminating
     )
-    return {"error_code": context.caches.pushes.answered(error or _take(context, request))}
+    return {"error_code": context.caches.pushes.answered(error or _process(context, request))}
 
 
-def _take(context: RequestContext, request: Any) -> int:
-    """Process the content of a push that is not too early. Returns its error, 0 for none."""
+def _process(context: RequestContext, request: Any) -> int:
+    """Process the content of a push that is not too early. Return the push's error, or 0."""
     telemetry = _telemetry(context)
     if request.subscription_id != telemetry.subscription.id_for(request.client_instance_id):
         return GatewayError.UNKNOWN_SUBSCRIPTION_ID

@@ -1,6 +1,7 @@
 """The topics of requests. As in Kafka, the topics of offset requests are checked before the coordinator gets
-the request. Other requests get the metadata of their topics, because the coordinator cannot read the cluster
-(rows MI1, MI2 and RX1). If the brokers do not answer in time, a request is sent without it.
+the request. To other requests the gateway adds the metadata of their topics, because the coordinator cannot
+query the cluster (rows MI1, MI2 and RX1). If the brokers do not answer in time, a request is sent without
+metadata.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ log = structlog.get_logger()
 
 
 class NamedTopic(Struct, frozen=True):
-    """A topic of a request, given by name or id (`by_id`), and its metadata, None if the topic does not
+    """A topic of a request, given by name or id (`by_id`). `topic` is its metadata, or None if it does not
     exist.
     """
 
@@ -67,8 +68,8 @@ class NamedTopic(Struct, frozen=True):
 async def look_up(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """Return each of the request's topics in the request's order, or None if no broker answers. A name
-    without the permission `needs` is not looked up.
+    """Return the topics of a request with their metadata, in order, or None if no broker answers. A name on
+    which the client lacks the operation `needs` is not looked up.
     """
     cluster, requested = context.services.cluster, list(topics)
     ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
@@ -109,7 +110,7 @@ def _named_topic(found: Mapping[Any, ClusterTopic], by_id: bool, topic: Any) -> 
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
-    """Return the ids of the existing topics among these. Raises UpstreamLost."""
+    """Return the ids of those topics in `names` that exist. Raises UpstreamLost."""
     found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
@@ -137,8 +138,8 @@ class Outcomes:
         self.add(requested, ((index, error) for index in partitions))
 
     def merge(self, decided: Iterable[tuple[NamedTopic, Sequence[PartitionError]]]) -> Steps:
-        """Add the coordinator's outcomes. A topic that is twice in the request has two entries, unless it
-        already has an entry with errors of the gateway.
+        """Add the coordinator's outcomes. A topic that is twice in the request has two entries, unless the
+        gateway has already added errors.
         """
         together = bool(self._topics)
         for requested, partitions in decided:
@@ -217,33 +218,33 @@ async def resolution_of(
         return resolved
     if context.services.authorizer is None:
         return structs.replace(resolved, seen=seen) if is_requested else resolved
-    may = await _described(context, context.services.authorizer, resolved.topics)
-    if may is None:
+    visible = await _describable(context, context.services.authorizer, resolved.topics)
+    if visible is None:
         return None
-    return structs.replace(resolved, topics={name: resolved.topics[name] for name in may}, seen=seen)
+    return structs.replace(resolved, topics={name: resolved.topics[name] for name in visible}, seen=seen)
 
 
 def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
-    """Return the topics that the pattern matches, and their digest. It runs in a worker thread."""
+    """Return the topics that the pattern matches, and their digest. Runs in a worker thread."""
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
     internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
     resolved = resolve(pattern, images, known.at_ms, internal)
     return resolved, digest(resolved.topics)
 
 
-async def _described(
+async def _describable(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """Return the topics among these that the client may DESCRIBE, or None if the ACLs changed meanwhile or
-    time ran out. One pattern is checked at a time, because many would delay other work.
+    """Return those of `topics` that the client may DESCRIBE, or None if the ACLs change meanwhile or time
+    runs out. One pattern is checked at a time, because many would delay other work.
     """
-    timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
+    timeout_s, describable = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
         async with asyncio.timeout(timeout_s), context.services.deciding:
             version, turn_s = authorizer.version, monotonic()
             for name in topics:
                 if may_describe_topic(context, name):
-                    described.append(name)
+                    describable.append(name)
                 if monotonic() - turn_s >= _DECIDING_S:
                     await asyncio.sleep(0)
                     turn_s = monotonic()
@@ -253,7 +254,7 @@ async def _described(
     if authorizer.version != version:
         log.warning("a pattern is not resolved now", error="the ACLs have changed meanwhile")
         return None
-    return described
+    return describable
 
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:
@@ -269,8 +270,8 @@ def _image(topic: ClusterTopic) -> TopicImage | None:
 
 async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of a query of the brokers, or None if it does not come in time. A slower query
-    continues, because others may wait for the same. While brokers hang, only the first requests wait: nobody
-    waits behind a query that has used up the time.
+    continues, because other requests may wait for it. While brokers hang, only the first requests wait: no
+    request waits for a query that has used up the time.
     """
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s

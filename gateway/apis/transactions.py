@@ -30,7 +30,7 @@ from gateway.wire.codec import Fields, GatewayError
 from kafka_why.contract.kafka.requests import TxnOffsetCommit
 from kafka_why.contract.messages import ErrorCode
 
-# The time for all requests to the brokers. With ANSWER_TIMEOUT_MS it is less than clients' 30 s.
+# The time for all requests to the brokers. Together with ANSWER_TIMEOUT_MS it is less than clients' 30 s.
 BROKERS_TIMEOUT_S = 4.0
 # As in Kafka's AddPartitionsToTxnManager for a Produce. Kafka does not retry the group's own request.
 _CONCURRENT_RETRY_S, _CONCURRENT_PAUSE_S = 0.1, 0.02
@@ -75,17 +75,19 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     if topics is None:
         return await refused(context, request, _loading(context), by_id=by_id)
     slices, valid = context.slices(), ValidPartitions()
-    await slices.run(valid.sort(context, request, topics))
+    await slices.run(valid.separate(context, request, topics))
     if not valid.topics:
         return {"topics": valid.outcomes.fields()}
     if not request.group_id:
-        return await valid.refused(slices, ErrorCode.INVALID_GROUP_ID)
-    await slices.run(valid.encode())  # first, because the transaction must be checked shortly before
+        return await valid.refuse(slices, ErrorCode.INVALID_GROUP_ID)
+    await slices.run(
+        valid.encode()
+    )  # first, so that the request follows the check of the transaction at once
     partition = context.services.transactions.partition(request.group_id)
     producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     found = await _open_position(context, producer, partition)
     if not isinstance(found, MarkersEnd):
-        return await valid.refused(slices, found)
+        return await valid.refuse(slices, found)
     response = context.send(
         TxnOffsetCommit(
             **context.coordinator_header(request.group_id),
@@ -103,7 +105,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
         ),
         ANSWER_TIMEOUT_MS,
     )
-    return Deferred(asyncio.create_task(valid.merged(slices, response)), valid.all_fields)
+    return Deferred(asyncio.create_task(valid.merge(slices, response)), valid.all_fields)
 
 
 async def _open_position(
@@ -209,8 +211,8 @@ def _loading(context: RequestContext) -> Codes:
 
 
 def _code(code: int) -> Codes:
-    """Return a broker's error code as an enum member, UNKNOWN_SERVER_ERROR for one that the gateway does not
-    return.
+    """Return a broker's error code as an enum member, or UNKNOWN_SERVER_ERROR if the gateway has no such
+    member.
     """
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 

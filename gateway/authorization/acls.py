@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 WILDCARD = "*"
-"""As a literal resource name: every resource of its type. As a host: every host."""
+"""As a literal resource name it means every resource of the type, as a host every host."""
 
 WILDCARD_PRINCIPAL = "User:*"
 CLUSTER_NAME = "kafka-cluster"
@@ -36,7 +36,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """The meaning of an ACL's name: the resource of this name, or all whose names begin with it."""
+    """The meaning of an ACL's name: the resource of this name, or all resources whose names begin with it."""
 
     LITERAL = 3
     PREFIXED = 4
@@ -147,20 +147,20 @@ def read_acl_file(path: Path) -> list[Acl]:
     """Return the ACLs of the file. Raises AclsUnreadable, which names the file and its first error."""
     try:
         text = path.read_text(encoding="utf-8")
-        return list(_parsed(path.suffix, text))
+        return list(_parse(path.suffix, text))
     except (OSError, UnicodeDecodeError, msgspec.DecodeError, ValueError) as error:
         raise AclsUnreadable(f"the ACLs in {path} cannot be read: {error}") from error
 
 
-def _parsed(suffix: str, text: str) -> Iterator[Acl]:
+def _parse(suffix: str, text: str) -> Iterator[Acl]:
     if suffix == ".toml":
-        return _listed(msgspec.toml.decode(text, type=_File))
+        return _acls_of_file(msgspec.toml.decode(text, type=_File))
     if suffix == ".json":
-        return _listed(msgspec.json.decode(text, type=_File))
-    return _of_kafka_acls(text)
+        return _acls_of_file(msgspec.json.decode(text, type=_File))
+    return _parse_kafka_acls(text)
 
 
-def _listed(file: _File) -> Iterator[Acl]:
+def _acls_of_file(file: _File) -> Iterator[Acl]:
     for entry in file.acls:
         for operation in entry.operations:
             yield _acl(
@@ -169,7 +169,7 @@ def _listed(file: _File) -> Iterator[Acl]:
             )
 
 
-def _of_kafka_acls(text: str) -> Iterator[Acl]:
+def _parse_kafka_acls(text: str) -> Iterator[Acl]:
     """Parse the output of `kafka-acls --list`: lines with a resource, each followed by lines with its
     ACLs.
     """

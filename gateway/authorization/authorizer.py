@@ -27,9 +27,9 @@ _DECISIONS_MAX = 50_000
 # The maximum of cached client addresses in Java's form.
 _HOSTS_MAX = 10_000
 # Kafka's longest topic name has 249 characters. Longer group ids are not cached.
-_KEPT_NAME_MAX_CHARS = 250
+_CACHED_NAME_MAX_CHARS = 250
 
-# Operations that imply another one. This holds only for ALLOW: an ACL that denies READ does not deny
+# The operations that imply an operation. This holds only for ALLOW: an ACL that denies READ does not deny
 # DESCRIBE.
 _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
     {
@@ -41,8 +41,8 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
 # A name that no ACL has. Kafka uses it to ask whether all resources of a type are allowed.
 _ANY_NAME = "hardcode"
 
-_Decision = tuple[str, str, Operation, ResourceType, str | None]
-"""The key of a decision about the resource of this name, or about any with None."""
+_DecisionKey = tuple[str, str, Operation, ResourceType, str | None]
+"""The key of a cached decision. The name is None for a decision about any resource of the type."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Authorizer:
     """The ACLs, and decisions by them. Until the first `replace` only super users may do anything.
 
     `super_users` are principals that may do everything. `allow_everyone_if_no_acl_found` is the decision for
-    a resource without ACLs. `version` counts the changes of the ACLs. For one thread.
+    a resource without ACLs. `version` counts the changes of the ACLs. Use it on one thread.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Authorizer:
         self._default = allow_everyone_if_no_acl_found
         self._acls: frozenset[Acl] | None = None
         self._sections: dict[ResourceType, _Section] = {}
-        self._decisions: dict[_Decision, bool] = {}
+        self._decisions: dict[_DecisionKey, bool] = {}
         self.version = 0
 
     def __len__(self) -> int:
@@ -106,16 +106,16 @@ class Authorizer:
 
     def replace(self, acls: Iterable[Acl]) -> bool:
         """Replace the ACLs. Returns True if they differ from those before."""
-        return self._use(self._sorted(acls))
+        return self._apply(self._sorted(acls))
 
     async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
-        """Replace the ACLs as `replace` does, but compare and sort them in a thread, because they may be
+        """Replace the ACLs as `replace` does, but compare and sort them in a thread, because there may be
         many.
         """
-        return self._use(await asyncio.to_thread(self._sorted, acls))
+        return self._apply(await asyncio.to_thread(self._sorted, acls))
 
     def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _Section]] | None:
-        """Return these ACLs by resource type, or None if they are already in force."""
+        """Return the ACLs, and the same by resource type, or None if they are already in force."""
         new = frozenset(acls)
         if new == self._acls:
             return None
@@ -124,10 +124,10 @@ class Authorizer:
             sections[acl.resource_type].add(acl)
         return new, sections
 
-    def _use(self, other: tuple[frozenset[Acl], dict[ResourceType, _Section]] | None) -> bool:
-        if other is None:
+    def _apply(self, changed: tuple[frozenset[Acl], dict[ResourceType, _Section]] | None) -> bool:
+        if changed is None:
             return False
-        self._acls, self._sections = other
+        self._acls, self._sections = changed
         self.forget()
         self.version += 1
         return True
@@ -141,15 +141,15 @@ class Authorizer:
         decided = self._decisions.get(key)
         if decided is None:
             decided = self._decide(principal, java_address(host), operation, kind, name)
-            if len(name) <= _KEPT_NAME_MAX_CHARS:
-                self._keep(key, decided)
+            if len(name) <= _CACHED_NAME_MAX_CHARS:
+                self._cache(key, decided)
         return decided
 
     def decider(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> Callable[[str], bool]:
-        """Return a function that decides as `may` does, for many resource names. It caches nothing, and uses
-        the ACLs in force at each call.
+        """Return a function that decides as `may` does about the resource of a name. The function caches
+        nothing, and uses the ACLs in force at each call.
         """
         return partial(self._decide, principal, java_address(host), operation, kind)
 
@@ -177,10 +177,10 @@ class Authorizer:
         decided = self._decisions.get(key)
         if decided is None:
             decided = self._decide_somewhere(principal, java_address(host), operation, kind)
-            self._keep(key, decided)
+            self._cache(key, decided)
         return decided
 
-    def _keep(self, key: _Decision, decided: bool) -> None:
+    def _cache(self, key: _DecisionKey, decided: bool) -> None:
         if len(self._decisions) >= _DECISIONS_MAX:
             self.forget()
         self._decisions[key] = decided

@@ -56,8 +56,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class AclOptions:
-    """The ACLs that the gateway checks. If `file` is None, they are the cluster's. See `Authorizer` for the
-    others.
+    """The ACLs that the gateway checks. If `file` is None, these are the cluster's. `Authorizer` describes
+    the other options.
     """
 
     file: Path | None = None
@@ -66,8 +66,8 @@ class AclOptions:
     interval_s: float = INTERVAL_S
 
 
-def of_cluster(cluster: Cluster) -> Read:
-    """Read the ACLs of the cluster itself, with DescribeAcls."""
+def cluster_reader(cluster: Cluster) -> Read:
+    """Return a function that reads the ACLs of the cluster, with DescribeAcls."""
 
     async def read() -> Sequence[Acl]:
         try:
@@ -87,7 +87,7 @@ def _of_resources(resources: Iterable[Any]) -> list[Acl]:
 
 
 def _of_resource(resource: Any) -> list[Acl]:
-    """Return the resource's ACLs, without those of unknown kinds, which no check needs."""
+    """Return the resource's ACLs, except those with an unknown type or operation, which no check needs."""
     with suppress(ValueError):
         kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
         return [
@@ -106,8 +106,8 @@ def _of_resource(resource: Any) -> list[Acl]:
     return []
 
 
-def of_file(path: Path) -> Read:
-    """Read the ACLs of a file when it has changed."""
+def file_reader(path: Path) -> Read:
+    """Return a function that returns the ACLs of a file. It reads the file when the file has changed."""
     files: WatchedFiles[Sequence[Acl]] | None = None
 
     def read() -> Sequence[Acl]:
@@ -122,7 +122,7 @@ def of_file(path: Path) -> Read:
 
 
 class CurrentAcls:
-    """The updates of the ACLs of `authorizer`. While ACLs cannot be read, the last ones apply."""
+    """The periodic update of the ACLs of `authorizer`. While ACLs cannot be read, the last ones apply."""
 
     def __init__(self, authorizer: Authorizer, read: Read, interval_s: float) -> None:
         self.authorizer = authorizer
@@ -133,16 +133,16 @@ class CurrentAcls:
 
     @classmethod
     def of(cls, options: AclOptions, cluster: Cluster) -> Self:
-        """Return the ACLs' source by the options."""
+        """Return the update of the ACLs that the options describe."""
         authorizer = Authorizer(
             options.super_users, allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found
         )
-        read = of_cluster(cluster) if options.file is None else of_file(options.file)
+        read = cluster_reader(cluster) if options.file is None else file_reader(options.file)
         return cls(authorizer, read, options.interval_s)
 
     @property
     def age_s(self) -> float | None:
-        """The time since the last reading of the ACLs, None before the first."""
+        """The time since the ACLs were last read, or None before the first time."""
         return None if self._read_at_s is None else _now_s() - self._read_at_s
 
     async def refresh(self) -> None:

@@ -37,22 +37,22 @@ _HALF_LIFE_S = 5.0
 
 
 class HeldRequest(Protocol):
-    """A request that is held. `asked_at_s` is in seconds of the clock of `HeldRequests`."""
+    """A held request, and the time at which it was sent."""
 
     asked_at_s: float
 
     def is_wanted(self) -> bool:
-        """Return True if it has no answer yet and something waits for one."""
+        """Return True if a caller still waits for the response."""
 
 
 H = TypeVar("H", bound=HeldRequest)
 
 
 class AdaptiveTimeout:
-    """The time for which a member's request is held: three times that of the slowest recent answer, but at
-    least `least_ms` and at most `most_ms`. A member sends nothing while its request is held, so an absent
-    coordinator must not delay it for long. A slow coordinator must have time, because otherwise no member
-    would learn of a rebalance.
+    """The time for which a member's request is held: three times as long as the slowest recent answer took,
+    but at least `least_ms` and at most `most_ms`. A member sends nothing while its request is held, so an
+    absent coordinator must not delay it for long. A slow coordinator must have time, because otherwise no
+    member would learn of a rebalance.
     """
 
     def __init__(self, least_ms: int, most_ms: int) -> None:
@@ -79,7 +79,7 @@ class HeldRequests(Generic[H]):
         self._held: deque[H] = deque()
 
     def hold(self, request: H) -> None:
-        """Hold a request, which was sent last."""
+        """Hold the request that was sent last."""
         self._held.append(request)
 
     def give_up(self, now_s: float) -> Iterator[H]:
@@ -98,7 +98,7 @@ class HeldRequests(Generic[H]):
         return held[0] if held else None
 
     def check_at_s(self) -> float | None:
-        """Return the time at which the next request may have to be given up, None if none is held."""
+        """Return the time at which the next request may have to be given up, or None without a request."""
         first = self.first()
         return None if first is None else first.asked_at_s + self.timeout.bound_s
 
@@ -126,9 +126,9 @@ class Backend(Protocol):
         """Return the header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: Request[K], timeout_ms: int | None = None) -> K:
-        """Return the response. If none comes, it has only an error code, and the reason is logged. With
-        `timeout_ms` None the request waits only as long as the member's session permits
-        (`gateway.coordinator.backend`).
+        """Send a request and return the response. If no response comes, log the reason, and return a response
+        with only an error code. If `timeout_ms` is None, the request waits only for a time that the member's
+        session permits (`AdaptiveTimeout`).
         """
 
 
@@ -152,7 +152,7 @@ class _Answered(asyncio.Future[Any]):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(PendingRequest):
-    """A request in flight. `answered` belongs to the event loop, and is done when nothing waits for it."""
+    """A request in flight. `answered` belongs to the event loop. It is done when no caller waits any more."""
 
     answered: _Answered
 
@@ -183,13 +183,13 @@ class CoordinatorBackend:
         timeout = AdaptiveTimeout(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
         self._held: HeldRequests[_Waiting] = HeldRequests(timeout)
         self._timer: asyncio.TimerHandle | None = None
-        """The only timer of all held requests, None if there are none."""
+        """The only timer of all held requests, or None if no request is held."""
         self._unanswered_warning = RateLimitedWarning()
         self._oversized_warning = RateLimitedWarning("a request is too large", "requests")
         # The requests of one turn of the event loop are sent together.
         self._unsent: list[_Waiting] = []
         self._has_forgotten = False
-        """True if one of these may have been forgotten."""
+        """True if a request of `_unsent` may have been forgotten."""
         # All outcomes that arrive between two turns of the loop wake it once.
         self._outcomes: deque[Sequence[SettledRequest]] = deque()
         self._is_woken = False
@@ -228,7 +228,9 @@ class CoordinatorBackend:
         return waiting.answered
 
     def append(self, record: Unanswered) -> asyncio.Future[bool]:
-        """Append a record without an answer, and return a future that is done when it is in the log."""
+        """Append a record that gets no answer. The future's result is True when the record is in the log, or
+        False if that failed.
+        """
         return self._add(record, ANSWER_TIMEOUT_MS, self._client.next_correlation_id()).answered
 
     def _add(self, request: AnyRequest[Any] | Unanswered, timeout_ms: int, record_id: str = "") -> "_Waiting":
@@ -299,7 +301,7 @@ class CoordinatorBackend:
                 self._give(waiting, outcome)
         if slowest_s:
             self._held.timeout.record(slowest_s, now_s)
-        self._held.first()  # drops answered ones before it
+        self._held.first()  # drops the answered requests before it
 
     def _end(self, waiting: _Waiting, error: ClientError) -> None:
         """End a request that got an error instead of a response."""
@@ -326,7 +328,7 @@ class CoordinatorBackend:
     def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
         """Settle a request, unless nothing waits for it."""
         if not waiting.answered.done():
-            waiting.answered.waiting = None  # it refers to its answer
+            waiting.answered.waiting = None  # they refer to each other
             waiting.answered.set_result(outcome)
 
     def forget(self, waiting: _Waiting) -> None:

@@ -1,6 +1,6 @@
 """The client's error if the coordinator gave no answer: one table for all requests. A permanent failure would
 recur at each retry, so a client gets UNKNOWN_SERVER_ERROR and raises it to its application. A retriable
-failure is of brokers or of the coordinator: after COORDINATOR_NOT_AVAILABLE a client looks for the
+failure has its cause in brokers or the coordinator: after COORDINATOR_NOT_AVAILABLE a client looks for the
 coordinator, finds a gateway, and retries.
 
 Source: CoordinatorOperationExceptionHelper.handleOperationException, except for NOT_LEADER_OR_FOLLOWER and
@@ -62,7 +62,7 @@ BY_TYPE: Mapping[type[ClientError], Failure] = MappingProxyType(
 """The failures by the class of the error; the first match counts. A CoordinatorError has its own code."""
 
 NOT_ENCODED = _permanent("its text cannot be encoded")
-"""The failure of a request that was not sent, but not because of a broker or the producer."""
+"""The failure of a request that was not sent, although neither a broker nor the producer rejected it."""
 
 BY_CODE: Mapping[int, Failure] = MappingProxyType(
     {
@@ -110,7 +110,9 @@ def failure_of(error: ClientError) -> Failure:
 
 
 def failed(request: AnyRequest[R], error_code: ErrorCode) -> R:
-    """Return a response that has only an error code. RocketMQ's has SYSTEM_ERROR, with the code's name."""
+    """Return a response that has only an error code. A response of RocketMQ has SYSTEM_ERROR, and the name of
+    the error code.
+    """
     answer: type[R] = request.answer
     error: dict[str, Any] = {"error_code": error_code}
     if isinstance(request, RocketMqRequest):
@@ -120,7 +122,7 @@ def failed(request: AnyRequest[R], error_code: ErrorCode) -> R:
 
 # Refusals of requests that the requests topic cannot carry.
 #
-# The coordinator is notified of a too large JoinGroup or SyncGroup, so that the group's history has the
+# The coordinator is notified of a JoinGroup or SyncGroup that is too large. So the group's history has the
 # sizes, and members that wait for an assignment get the error, too (rows J9 and S10). Other requests are
 # only logged.
 

@@ -36,10 +36,10 @@ R = TypeVar("R")
 
 
 class Rounds(Generic[S]):
-    """Runs callers' work in rounds. A round starts when the previous one has ended, and includes all callers
-    since. `begin` runs once per round, and all work of the round gets its result. So each caller gets the
-    result of a round that started after its call. Pieces of work run one at a time, and callers with equal
-    keys share a result, so memory does not grow with the number of callers.
+    """A runner of callers' work in rounds. A round starts when the previous round has ended, and includes all
+    callers since then. `begin` runs once per round, and all work of the round gets its result. So each caller
+    gets the result of a round that started after its call. Pieces of work run one at a time, and callers with
+    equal keys share a result, so memory does not grow with the number of callers.
     """
 
     def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
@@ -48,8 +48,8 @@ class Rounds(Generic[S]):
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, key: Hashable, work: Callable[[S], Awaitable[R]]) -> R:
-        """Return the result of `work`, or of another caller's work with the same key. Work that all callers
-        have cancelled is skipped.
+        """Return the result of `work`, or of another caller's work with the same key. Work is skipped if all
+        its callers have cancelled it.
         """
         piece = self._waiting.setdefault(key, _Piece(work))
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -121,7 +121,7 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The existing groups, no older than the call. Concurrent calls share requests and listing."""
+    """The existing groups, as current as the call. Concurrent calls share requests and the listing."""
 
     def __init__(self, backend: Backend, groups: GroupsView, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
@@ -132,10 +132,10 @@ class FreshGroups:
         self._catching_up = Rounds(self._catch_up)
 
     async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
-        """Return the result of `show` for the existing groups, or None until they are read for the first
-        time. Calls with equal keys may share it, and one result is built at a time (`Rounds`). If the
-        coordinator does not answer, or the reader does not reach the end of the topic in time, the groups are
-        those read so far.
+        """Return the result of `show` for the existing groups, or None until the groups are read for the
+        first time. Calls with equal keys may share a result, and one result is built at a time (`Rounds`). If
+        the coordinator does not answer, or the reader does not reach the end of the topic in time, the groups
+        are those read so far.
         """
         return await self._listing.run(key, show) if self._groups.is_read else None
 
@@ -148,8 +148,8 @@ class FreshGroups:
         return self._groups.type_of(group_id)
 
     async def _list(self) -> Listing:
-        """List the groups at the topic's end, and those that the replica reports as changed. If a partition
-        has no replica's answer, run the barrier's other rounds instead.
+        """List the groups at the topic's end, and those that the replica reports as changed. If no replica
+        answers for a partition, run the barrier's other rounds instead.
         """
         first, *others = self._rounds
         answers = await self._ask(first, changed_request)

@@ -62,13 +62,13 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
 
 
 class GroupsView(Protocol):
-    """A view of all groups, which may lag behind the coordinator. The time of `groups` and `configured` grows
-    with the number of groups, so they must not run on the event loop.
+    """A view of all groups, which may lag behind the coordinator. The time that `groups` and `configured`
+    take grows with the number of groups, so they must not run on the event loop.
     """
 
     @property
     def is_read(self) -> bool:
-        """Return True if the reader has passed the topic's end as of its start."""
+        """True if the reader has passed the end that the topic had when the reader started."""
 
     def groups(self) -> list[KnownGroup]:
         """Return the existing groups by id."""
@@ -89,8 +89,8 @@ V = TypeVar("V", bound=Versioned)
 
 
 class GroupsTopicReader(Closeable, Generic[V]):
-    """A table of the groups for which `decode` returns a view. It follows the groups topic on its own thread.
-    Raises KafkaError if no broker answers.
+    """A reader of the groups topic on its own thread, with a table of the groups for which `decode` returns a
+    view. Raises KafkaError if no broker answers.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GroupsTopicReader(Closeable, Generic[V]):
         self._caught_up = threading.Event()
         self._client_config = client_config
         self._topic = TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes)
-        # A TopicReader is for one thread, and that of `_topic` may be waiting for records. So a second
+        # A TopicReader is for one thread, and the thread of `_topic` may be waiting for records. So a second
         # TopicReader, connected on first use, reads the topic's end on its own thread.
         self._end_reader: TopicReader | None = None
         self._end_reader_thread = ThreadPoolExecutor(1, "gateway-groups-end")
@@ -117,7 +117,7 @@ class GroupsTopicReader(Closeable, Generic[V]):
 
     @property
     def is_read(self) -> bool:
-        """Return True if the reader has passed the topic's end as of its start."""
+        """True if the reader has passed the end that the topic had when the reader started."""
         return self._caught_up.is_set()
 
     def groups(self) -> list[V]:

@@ -19,7 +19,7 @@ from gateway.authorization.acls import (
     read_acl_file,
 )
 from gateway.authorization.authorizer import Authorizer
-from gateway.authorization.sources import CurrentAcls, of_cluster, of_file
+from gateway.authorization.sources import CurrentAcls, cluster_reader, file_reader
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.waiting import until
 
@@ -109,7 +109,7 @@ def test_malformed_acl_file_is_explained(tmp_path: Path, name: str, text: str | 
     if text is not None:
         written(tmp_path, name, text)
     with pytest.raises(AclsUnreadable, match=reason.replace("(", r"\(")):
-        asyncio.run(of_file(tmp_path / name)())  # type: ignore[arg-type]
+        asyncio.run(file_reader(tmp_path / name)())  # type: ignore[arg-type]
 
 
 def may_read(acls: CurrentAcls, group: str) -> bool:
@@ -158,7 +158,7 @@ async def test_cluster_acls_are_read_and_unknown_newer_ones_ignored(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}
-    assert await of_cluster(world.cluster)() == [READ]
+    assert await cluster_reader(world.cluster)() == [READ]
 
 
 @pytest.mark.parametrize(
@@ -170,4 +170,4 @@ async def test_error_explains_why_cluster_acls_cannot_be_read(
 ) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": error, "resources": []}
     with pytest.raises(AclsUnreadable, match=reason):
-        await of_cluster(world.cluster)()
+        await cluster_reader(world.cluster)()
