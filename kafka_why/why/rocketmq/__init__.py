@@ -1,1 +1,1 @@
-"""Explains why a RocketMQ group rebalanced: by the changes of its clients, and the broker's notifications."""
+"""Explains why a RocketMQ group rebalanced, from the changes of its clients and from its notifications."""

@@ -1,4 +1,4 @@
-"""Derives a RocketMQ group's changes from its history: each request's or scan's effect, and notifications."""
+"""Derives a RocketMQ group's changes from its history: effects of requests and scans, and notifications."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,9 @@ SAME_CHANGE_MS = 3_000
 
 
 def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
-    """Return all changes in order. An incarnation whose beginning is missing starts with no known clients."""
+    """Return all changes in order. If the beginning of an incarnation is missing, its first clients are
+    unknown.
+    """
     found: list[Change] = []
     for life in group_lives:
         clients: dict[str, Consumer] = {}  # by connection
@@ -50,18 +52,18 @@ def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[
         for _, entries in groupby(life.entries, key=lambda event: event.cause):
             step = list(entries)
             complete = complete and not any(event.seq in gaps for event in step)
-            _follow(clients, step)
+            _apply_to_connections(clients, step)
             kinds = _kinds(step)
             if kinds:
                 change = _change(len(found) + 1, kinds, step, list(clients.values()), complete=complete)
-                if found and _is_same(found[-1], change):
-                    change = _joined(found.pop(), change)
+                if found and _is_same_change(found[-1], change):
+                    change = _merged(found.pop(), change)
                 found.append(change)
     return found
 
 
-def _follow(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
-    """Update the table of connections with the entries."""
+def _apply_to_connections(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
+    """Update `clients`, which maps connections to consumers, with the entries."""
     for event in step:
         connection, client_id = event.connection, event.client_id
         if connection is not None and client_id is not None:
@@ -75,8 +77,8 @@ def _follow(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
                 clients[subscriber] = replace(clients[subscriber], subscriptions=subscriptions)
 
 
-def _is_same(change: Change, following: Change) -> bool:
-    """Return True if `following` is the same change of one client, at another broker."""
+def _is_same_change(change: Change, following: Change) -> bool:
+    """Return True if `following` is the same change of the same client, at another broker."""
     clients = {concerned.client_id for concerned in (*change.concerned, *following.concerned)}
     brokers = {consumer.broker for consumer in (*change.consumers, *following.consumers)}
     return (
@@ -89,7 +91,7 @@ def _is_same(change: Change, following: Change) -> bool:
     )
 
 
-def _joined(change: Change, following: Change) -> Change:
+def _merged(change: Change, following: Change) -> Change:
     return replace(
         following,
         number=change.number,
@@ -106,9 +108,11 @@ def _joined(change: Change, following: Change) -> Change:
 
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
-    """Return the kinds of a step, the main one first, or none if the step does not concern consumers."""
-    there = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
-    return [kind for kind in ChangeKind if kind in there]
+    """Return the kinds of a step, the main kind first. The list is empty if the step does not concern
+    consumers.
+    """
+    found = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
+    return [kind for kind in ChangeKind if kind in found]
 
 
 def _change(
@@ -122,10 +126,10 @@ def _change(
     def of(event_type: EntryType) -> list[HistoryEntry]:
         return [event for event in step if event.type is event_type]
 
-    naming = ChangeKind.LEFT if kinds[0] is ChangeKind.EXPIRED else kinds[0]
-    about = [event for event in step if _KINDS.get(event.type) is naming]
-    if kinds[0] is ChangeKind.DIFFER:  # its cause
-        about = [event for event in step if event.client_id is not None][:1]
+    entry_kind = ChangeKind.LEFT if kinds[0] is ChangeKind.EXPIRED else kinds[0]
+    events = [event for event in step if _KINDS.get(event.type) is entry_kind]
+    if kinds[0] is ChangeKind.DIFFER:  # the client that caused the difference
+        events = [event for event in step if event.client_id is not None][:1]
     topics, notified = of(EntryType.SUBSCRIPTION_CHANGED), of(EntryType.CONSUMERS_NOTIFIED)
     duplicates = of(EntryType.DUPLICATE_CLIENT_ID)
     return Change(
@@ -135,7 +139,7 @@ def _change(
         kind=kinds[0],
         also=list(kinds[1:]),
         trigger=step[0].cause,
-        concerned=[Concerned(event.reason, event.client_id, event.connection) for event in about],
+        concerned=[Concerned(event.reason, event.client_id, event.connection) for event in events],
         topics=topics[-1].topics if topics else None,
         topics_reason=topics[-1].reason if topics else None,
         notification=notified[-1].reason if notified else None,
@@ -159,39 +163,39 @@ def _change(
 
 
 def traps_of(changes: Sequence[Change]) -> list[Trap]:
-    """Return the client ids that were on several connections at once, in the order of their beginnings."""
+    """Return the traps in the order in which they began."""
     found: list[Trap] = []
-    on: dict[str, int] = {}  # by client id, the index in `found` of its current trap
+    open_traps: dict[str, int] = {}  # by client id, the index in `found` of its current trap
     brokers: dict[str, dict[str, None]] = {}  # by client id, the brokers that have its current trap
     incarnation = ""
     for change in changes:
-        for one in change.released:
-            brokers.get(one.client_id, {}).pop(one.broker, None)
-        ended = [client_id for client_id in on if not brokers[client_id]]
+        for duplicate in change.released:
+            brokers.get(duplicate.client_id, {}).pop(duplicate.broker, None)
+        ended = [client_id for client_id in open_traps if not brokers[client_id]]
         if change.incarnation != incarnation:
-            # No connection outlives the group, so the entries that ended them are missing.
-            ended, incarnation = list(on), change.incarnation
+            # No connection outlives the group, so the entries about the ends of the traps are missing.
+            ended, incarnation = list(open_traps), change.incarnation
         for client_id in ended:
-            place = on.pop(client_id)
+            place = open_traps.pop(client_id)
             found[place] = replace(found[place], ended=change.number, to_ms=change.at_ms)
-        for one in change.traps:
-            if one.client_id not in on:
-                on[one.client_id], brokers[one.client_id] = len(found), {}
+        for duplicate in change.traps:
+            if duplicate.client_id not in open_traps:
+                open_traps[duplicate.client_id], brokers[duplicate.client_id] = len(found), {}
                 found.append(
-                    Trap(one.client_id, [], change.number, change.at_ms, None, None, change.harmless)
+                    Trap(duplicate.client_id, [], change.number, change.at_ms, None, None, change.harmless)
                 )
-            brokers[one.client_id][one.broker] = None
-            trap = found[on[one.client_id]]
-            if one.broker == next(iter(brokers[one.client_id])):
-                every = list(dict.fromkeys([*trap.connections, *one.connections]))
-                at = list(dict.fromkeys([*trap.places, *places_of(change, one)]))
+            brokers[duplicate.client_id][duplicate.broker] = None
+            trap = found[open_traps[duplicate.client_id]]
+            if duplicate.broker == next(iter(brokers[duplicate.client_id])):
+                every = list(dict.fromkeys([*trap.connections, *duplicate.connections]))
+                at = list(dict.fromkeys([*trap.places, *places_of(change, duplicate)]))
                 trap = replace(trap, connections=every, places=at)
-            found[on[one.client_id]] = replace(trap, harmless=change.harmless)
+            found[open_traps[duplicate.client_id]] = replace(trap, harmless=change.harmless)
     return found
 
 
 def places_of(change: Change, duplicate: DuplicateId) -> list[str]:
-    """Return the addresses of the clients that share the id, or their connections."""
+    """Return the address of each client that shares the id, or its connection if the address is unknown."""
     known = {consumer.connection: consumer.place for consumer in change.consumers}
     return list(dict.fromkeys(known.get(connection, connection) for connection in duplicate.connections))
 
@@ -199,23 +203,23 @@ def places_of(change: Change, duplicate: DuplicateId) -> list[str]:
 def differences_of(changes: Sequence[Change]) -> list[Difference]:
     """Return the periods in which clients subscribed to different topics or filters, in order."""
     found: list[Difference] = []
-    on: set[str] = set()  # the brokers that have the last difference now
+    differing: set[str] = set()  # the brokers that still have the last difference
     incarnation = ""
     for change in changes:
-        was_on = bool(on)
-        on = on if change.incarnation == incarnation else set()
+        was_different = bool(differing)
+        differing = differing if change.incarnation == incarnation else set()
         incarnation = change.incarnation
         for broker, reason in change.differ.items():
             if not reason:
-                on.discard(broker)
-            elif on:
-                on.add(broker)
+                differing.discard(broker)
+            elif differing:
+                differing.add(broker)
                 every = sorted({*found[-1].brokers, broker})
                 found[-1] = replace(found[-1], reason=reason, brokers=every)
             else:
-                on, was_on = {broker}, False
+                differing, was_different = {broker}, False
                 found.append(Difference(reason, [broker], change.number, change.at_ms))
-        if was_on and not on:
+        if was_different and not differing:
             found[-1] = replace(found[-1], ended=change.number, to_ms=change.at_ms)
     return found
 
@@ -226,16 +230,17 @@ _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 def report(
     group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
 ) -> Report:
-    """Return the report on a group. `history` has at least one entry; it may have duplicates and gaps.
+    """Return the report on a group. `history` has at least one entry, and may have duplicates and gaps.
 
-    Changes before `since_ms`, and traps that ended before it, are omitted. The others keep their numbers.
+    Changes before `since_ms`, and traps and differences that ended before it, are omitted. The other changes
+    keep their numbers.
     """
     group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"
-    every = changes_of(group_lives)
-    shown = [change for change in every if since_ms is None or change.at_ms >= since_ms]
-    now = [change for change in every if change.incarnation == group_lives[-1].incarnation]
-    traps, differences = traps_of(every), differences_of(every)
+    changes = changes_of(group_lives)
+    shown = [change for change in changes if since_ms is None or change.at_ms >= since_ms]
+    now = [change for change in changes if change.incarnation == group_lives[-1].incarnation]
+    traps, differences = traps_of(changes), differences_of(changes)
     return Report(
         group_id=group_id,
         now_ms=now_ms,
@@ -257,7 +262,7 @@ def report(
 
 
 def counts(changes: Sequence[Change]) -> list[ChangeCount]:
-    """Return the counts of changes by kind, the most frequent first."""
+    """Return the counts of changes by kind, the most frequent kind first."""
     clients: dict[ChangeKind, Counter[str]] = {}
     numbers = Counter(change.kind for change in changes)
     for change in changes:
@@ -269,7 +274,7 @@ def counts(changes: Sequence[Change]) -> list[ChangeCount]:
 
 
 def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequence[Change]) -> int:
-    """Return when the set of connections last changed."""
+    """Return the time when the set of connections last changed."""
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
             return after.at_ms
@@ -277,16 +282,14 @@ def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequenc
 
 
 def _topics(changes: Sequence[Change]) -> list[str] | None:
-    """Return the topics of the group's consumers; a group without consumers has none."""
+    """Return the topics of the group's consumers, [] if the group has no consumers, or None if unknown."""
     if changes and changes[-1].complete and not changes[-1].consumers:
         return []
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
 def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
-    """Return the request mode of each topic whose queues the coordinator assigns, as its last entry has
-    it.
-    """
+    """Return the request mode of each topic whose queues the coordinator assigns, by its last entry."""
     entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in entries for topic in event.topics or ()}
 

@@ -1,8 +1,9 @@
 """The data of a report on a RocketMQ group, and its current faults, each with clients' addresses and a
 remedy. All times are milliseconds since the epoch.
 
-The history has no rebalances: every client computes its own share after a notification or when its timer
-fires, and does not report it. The coordinator knows only the group's clients and its own notifications.
+The history has no rebalances. Every client computes its own share after a notification or when its timer
+fires, and does not report the share. The coordinator knows only the group's clients and its own
+notifications.
 """
 
 from collections import Counter, defaultdict
@@ -22,8 +23,8 @@ from kafka_why.wording import count, duration_text, shortened
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes that make clients rebalance, or prevent a correct rebalance. A change of several
-    kinds has the name of the first one here.
+    """The kinds of changes that make clients rebalance, or that prevent a correct rebalance. The main kind of
+    a change is the first one in this order.
     """
 
     DUPLICATE = "duplicate client id"
@@ -39,9 +40,9 @@ class ChangeKind(StrEnum):
 
 
 class Consumer(Struct, frozen=True):
-    """A consumer's connection to a broker (`name/id`). `address` is its client's address, `ip:port`.
+    """A consumer's connection to a broker. `broker` is `name/id`, and `address` is the client's `ip:port`.
 
-    `subscriptions` are the client's own, or None if the history does not have them.
+    `subscriptions` are those of this client, or None if the history does not have them.
     """
 
     client_id: str
@@ -57,7 +58,7 @@ class Consumer(Struct, frozen=True):
 
 
 def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
-    """Return each client id with its number of connections to the broker that has most of them."""
+    """Return each client id's number of connections to the broker to which it has the most connections."""
     most: Counter[str] = Counter()
     for (client_id, _), number in Counter((c.client_id, c.broker) for c in consumers).items():
         most[client_id] = max(most[client_id], number)
@@ -65,8 +66,8 @@ def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
 
 
 class DuplicateId(Struct, frozen=True):
-    """A client id that had several connections to one broker. `connections` are all of them, or empty once it
-    no longer has several.
+    """A client id with several connections to one broker. `connections` is empty if the client id no longer
+    has several.
     """
 
     client_id: str
@@ -85,14 +86,18 @@ class Concerned(Struct, frozen=True):
 class Change(Struct, frozen=True, kw_only=True):
     """The effect of one request or scan on the group.
 
+    One client's connections to several brokers within a few seconds are one change.
+
     `also` are the change's other kinds. `trigger` is the request's id, or the scan. `topics` are the group's
-    topics afterwards, or None if they did not change; `topics_reason` says how they changed. `notification`
-    names the reason and the number of notified connections, or is None if none was notified. `consumers` are
-    the connections afterwards. `complete` is False if others may be missing, because the history begins later
-    than the group or has gaps. `traps` are the client ids that this change put on one more connection; they
-    are `harmless` while the group broadcasts. `released` are the client ids that are on a single connection
-    again. `differ` says by broker which clients differ in their subscriptions since this change, or "" if
-    none does any longer. One client's connections to several brokers within a few seconds are one change.
+    topics after the change, or None if they did not change, and `topics_reason` describes their change.
+    `notification` has the reason and the number of notified connections, or is None if the coordinator sent
+    no notification. `consumers` are the connections after the change. `complete` is False if connections may
+    be missing, because the history begins later than the group or has gaps.
+
+    `traps` are the client ids to which this change added another connection. They are `harmless` if the group
+    broadcasts. `released` are the client ids that have a single connection again. `differ` maps a broker to a
+    text about the clients whose subscriptions differ, or to "" if all clients have the same subscriptions
+    again.
     """
 
     number: int
@@ -114,13 +119,13 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Trap(Struct, frozen=True):
-    """A client id on several connections at once, from change `began` to change `ended` (None while it
-    lasts).
+    """A client id that is on several connections at once, from change `began` to change `ended` (None while
+    the trap lasts).
 
-    Each of these clients takes the share of the id's first entry in the list of client ids, so the queues
-    of its other entries have no consumer. The trap is `harmless` while the group broadcasts. `connections`
-    are all that had the id during this time at the broker where it began, and `places` are the clients'
-    addresses, or their connections.
+    The list of client ids has the id several times. Each client with the id takes the share of the id's first
+    entry, so the queues of the other entries have no consumer. The trap is `harmless` if the group
+    broadcasts. `connections` are all connections with the id to the broker where the trap began. `places` are
+    the addresses of their clients, or the connections if the addresses are unknown.
     """
 
     client_id: str
@@ -135,7 +140,7 @@ class Trap(Struct, frozen=True):
 
 class Difference(Struct, frozen=True):
     """A period in which clients of the group subscribed to different topics or filters, from change `began`
-    to change `ended` (None while it lasts). `reason` names some of the clients with their addresses.
+    to change `ended` (None while the period lasts). `reason` names some of the clients with their addresses.
     """
 
     reason: str
@@ -147,7 +152,7 @@ class Difference(Struct, frozen=True):
 
 
 class ChangeCount(Struct, frozen=True):
-    """The number of changes of one kind, and the number for each client id."""
+    """The number of changes of one kind, in total and for each client id."""
 
     kind: ChangeKind
     changes: int
@@ -155,10 +160,10 @@ class ChangeCount(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """A report on a group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics`
-    is None if the history does not contain them. `request_modes` has the topics whose queues the coordinator
-    assigns to clients that query it. `notifications` counts how often all connections were notified.
-    `symptoms` are the current faults, the most serious first.
+    """A report on a group. `consumers` are the current connections, unchanged since `consumers_since_ms`.
+    `topics` is None if the history does not have the topics. `request_modes` has the topics whose queues the
+    coordinator assigns to clients that query it. `notifications` counts how often the coordinator notified
+    all connections. `symptoms` are the current faults, the most serious first.
     """
 
     group_id: str
@@ -180,17 +185,19 @@ class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="Rocke
 
 
 RECENT_MS = 3_600_000
-"""The time for which clients that came and went, and connections that expired, are reported."""
+"""Flapping clients and expired connections are reported for this time."""
 FLAPS, FLAPS_WITHIN_MS = 3, 600_000
 """A client that leaves FLAPS times within FLAPS_WITHIN_MS is reported."""
 VIEWS_DIFFER_MS = 30_000
-"""The time for which brokers may see different clients without a fault: the interval of heartbeats."""
+"""Brokers may see different clients for this time without a fault. It is the interval of heartbeats."""
 
 
 def symptoms(
     changes: Sequence[Change], traps: Iterable[Trap], differences: Iterable[Difference], now_ms: int
 ) -> list[Symptom]:
-    """Return the current faults, the most serious first. `changes` are those of the current incarnation."""
+    """Return the current faults, the most serious first. `changes` are the changes of the current
+    incarnation.
+    """
     found = [
         *_duplicates(traps),
         *_subscriptions(changes, differences),
@@ -202,7 +209,7 @@ def symptoms(
     return sorted(found, key=lambda symptom: order.index(symptom.kind))
 
 
-def named(consumers: Iterable[Consumer]) -> str:
+def clients_text(consumers: Iterable[Consumer]) -> str:
     """Return clients with their addresses: `worker-1 (10.0.0.1:5, 10.0.0.2:7), worker-2 (10.0.0.3:9)`."""
     places: dict[str, list[str]] = {}
     for consumer in consumers:
@@ -237,7 +244,7 @@ def _subscriptions(changes: Sequence[Change], differences: Iterable[Difference])
             if consumer.subscriptions is not None:
                 by_own[tuple(consumer.subscriptions)].append(consumer)
         each = [
-            f"{shortened(shown_subscriptions(own, by_own)) or 'no topic'}: {named(some)}"
+            f"{shortened(shown_subscriptions(own, by_own)) or 'no topic'}: {clients_text(some)}"
             for own, some in sorted(by_own.items())
         ]
         yield Symptom(
@@ -277,8 +284,9 @@ def _views(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
         if absent:
             yield Symptom(
                 kind=SymptomKind.VIEWS,
-                reason=f"{broker} does not list {named(absent)}. A client gets the list of clients from any "
-                f"broker of a topic, so if {broker} has queues of the topic, clients divide them differently",
+                reason=f"{broker} does not list {clients_text(absent)}. A client gets the list of clients "
+                f"from any broker of a topic, so if {broker} has queues of the topic, clients divide them "
+                "differently",
                 to_do=f"check their network connections to {broker}, and that it has all topics",
                 since_ms=since_ms,
                 client_ids=sorted({consumer.client_id for consumer in absent}),
@@ -324,7 +332,7 @@ def _flapping(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
 
 
 def _expired(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
-    """Yield the connections that a scan removed within RECENT_MS, of which no client is notified."""
+    """Yield the connections that a scan removed within RECENT_MS. Clients are not notified of a scan."""
     expired: list[Consumer] = []
     since_ms = None
     known: dict[str, Consumer] = {}
@@ -337,7 +345,7 @@ def _expired(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
     if expired:
         yield Symptom(
             kind=SymptomKind.EXPIRED,
-            reason=f"{count(len(expired), 'connection')} of {named(expired)} fell silent and expired. "
+            reason=f"{count(len(expired), 'connection')} of {clients_text(expired)} fell silent and expired. "
             "RocketMQ does not notify the others: they take over the queues when their own timers fire",
             to_do="check whether the process hung or was suspended, or lost its network",
             since_ms=since_ms,

@@ -37,9 +37,9 @@ _QUEUES = (
     "each client computes its own share and does not report it, so the history has no queues; "
     "why GROUP --namesrv ADDRESSES asks the clients"
 )
-# For these kinds the first line contains the whole reason.
+# For these kinds the first line of a change contains the whole reason.
 _EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
-# RocketMQ never sends a notification for these kinds. For others that depends on the group's configuration.
+# RocketMQ never sends a notification for these kinds. For other kinds the group's configuration decides.
 _NEVER_NOTIFIED = {
     ChangeKind.EXPIRED: "none: the other clients notice when their own timers fire (RocketMQ's: every 20 s)",
     ChangeKind.REPLACED: "none, although a client id changed: the others notice when their own timers fire",
@@ -61,10 +61,11 @@ def report_text(report: Report, clock: Clock) -> VisibleText:
 
 def _headline(report: Report, clock: Clock) -> str:
     zone = clock.zone(report.now_ms)
-    now = _hurting(report)
+    now = _harmful_traps(report)
     if now:
         named = [
-            f"{_several(trap.client_id, trap.places)} since {clock.time(trap.from_ms)} {zone}" for trap in now
+            f"{_connections_text(trap.client_id, trap.places)} since {clock.time(trap.from_ms)} {zone}"
+            for trap in now
         ]
         return f"Group {report.group_id} of RocketMQ has a DUPLICATE CLIENT ID: {'; '.join(named)}"
     kinds = [symptom.kind for symptom in report.symptoms if symptom.kind is not SymptomKind.EXPIRED]
@@ -79,7 +80,7 @@ def _headline(report: Report, clock: Clock) -> str:
 
 
 def _summary(report: Report, clock: Clock) -> Lines:
-    if _hurting(report):
+    if _harmful_traps(report):
         yield "To do", TO_DO_DUPLICATE
     for symptom in report.symptoms:
         if symptom.kind is not SymptomKind.DUPLICATE:
@@ -97,40 +98,44 @@ def _summary(report: Report, clock: Clock) -> Lines:
     notified = f"all connections were notified {count(report.notifications, 'time')}"
     yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
     yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
-    traps = [f"{_several(t.client_id, t.places)}, {_lasted(t, report.now_ms)}" for t in report.traps]
+    traps = [
+        f"{_connections_text(t.client_id, t.places)}, {_lasted_text(t, report.now_ms)}" for t in report.traps
+    ]
     yield from listing("Duplicates", traps)
-    differences = [f"{_lasted(d, report.now_ms)}: {d.reason}" for d in report.differences]
+    differences = [f"{_lasted_text(d, report.now_ms)}: {d.reason}" for d in report.differences]
     yield from listing("Differences", differences)
     for note in report.notes:
         yield "Note", note
 
 
-def _hurting(report: Report) -> list[Trap]:
+def _harmful_traps(report: Report) -> list[Trap]:
     """Return the current traps that are not harmless."""
     return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
 
 
-def _several(client_id: str, connections: Sequence[str]) -> str:
-    """Return `worker-1 on c1 and c4`, or without connections if the entry omits them because of its size."""
+def _connections_text(client_id: str, connections: Sequence[str]) -> str:
+    """Return a text such as `worker-1 on c1 and c4`. A large history entry omits the connections."""
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
-def _lasted(trap: Trap | Difference, now_ms: int) -> str:
-    """Return how long a trap or difference lasted, and from which change to which."""
+def _lasted_text(trap: Trap | Difference, now_ms: int) -> str:
+    """Return how long a trap or difference lasted, and its first and last change."""
     if trap.to_ms is None:
         return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
     return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
 
 
 def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
-    head = f"#{change.number}  {clock.time(change.at_ms)}  {_what(change)}"
+    head = f"#{change.number}  {clock.time(change.at_ms)}  {_title(change)}"
     return visible_text([head, *(INDENT + line for line in columns(_details(change, report)))])
 
 
-def _what(change: Change) -> str:
-    """Return `client left: worker-2`, with the connections for a duplicate client id."""
+def _title(change: Change) -> str:
+    """Return a text such as `client left: worker-2`. For a duplicate client id, add the connections."""
     if change.traps:
-        named = "; ".join(_several(one.client_id, places_of(change, one)) for one in change.traps)
+        named = "; ".join(
+            _connections_text(duplicate.client_id, places_of(change, duplicate)) for duplicate in change.traps
+        )
         return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
     names = list(dict.fromkeys(c.client_id for c in change.concerned if c.client_id is not None))
     return f"{change.kind}: {shortened(names)}" if names else str(change.kind)
@@ -140,10 +145,10 @@ def _details(change: Change, report: Report) -> Lines:
     yield from _causes(change)
     for trap in report.traps:
         if trap.began == change.number:
-            yield "lasted", _lasted(trap, report.now_ms)
+            yield "lasted", _lasted_text(trap, report.now_ms)
             if not trap.harmless:
                 yield "to do", TO_DO_DUPLICATE
-    for client_id in dict.fromkeys(one.client_id for one in change.released):
+    for client_id in dict.fromkeys(duplicate.client_id for duplicate in change.released):
         yield "over", f"client id {client_id} is on a single connection again"
     yield from _differing(change, report)
     if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
@@ -158,7 +163,7 @@ def _details(change: Change, report: Report) -> Lines:
 def _differing(change: Change, report: Report) -> Lines:
     for difference in report.differences:
         if difference.began == change.number:
-            yield "differ", f"{_lasted(difference, report.now_ms)}: {difference.reason}"
+            yield "differ", f"{_lasted_text(difference, report.now_ms)}: {difference.reason}"
             yield "to do", TO_DO_SUBSCRIPTIONS
         if difference.ended == change.number:
             yield "over", "all clients have the same subscriptions again"
@@ -181,8 +186,8 @@ def _causes(change: Change) -> Lines:
 
 
 def _notified(change: Change) -> str | None:
-    """Return the notification that the coordinator sent, or why it sent none, or None if there is nothing to
-    say.
+    """Return the notification that the coordinator sent, or the reason why it sent none. Return None if a
+    notification is never expected for the kind of change.
     """
     if change.notification is not None:
         return change.notification
@@ -195,7 +200,7 @@ def _notified(change: Change) -> str | None:
 
 
 def _clients(consumers: Sequence[Consumer]) -> str:
-    """Return the client ids: `worker-1 twice, worker-2`."""
+    """Return a text such as `worker-1 twice, worker-2`, with each client's number of connections."""
     times = connections_by_client(consumers)
     return shortened([_times(client_id, number) for client_id, number in times.items()])
 

@@ -1,1 +1,1 @@
-"""Explains a RocketMQ group at once, from polls of its cluster, without a coordinator of this project."""
+"""Explains a RocketMQ group from polls of its cluster, without this project's coordinator."""

@@ -1,5 +1,5 @@
-"""A RocketMQ group by polls as text: the report (the faults first, then which client holds which queues), and
-the changes between two polls.
+"""Formats a report on polls of a RocketMQ group as text: first the faults, then the queues of each client.
+Also finds the changes between two polls.
 """
 
 from collections import Counter
@@ -31,7 +31,9 @@ from kafka_why.wording import (
 
 
 class PolledChange(Struct, frozen=True):
-    """A change that a poll at `at_ms` shows for the first time. `client_id` is None if it is not one's."""
+    """A change that the poll at `at_ms` shows for the first time. `client_id` is None if the change is not of
+    a single client.
+    """
 
     at_ms: int
     group_id: str
@@ -56,12 +58,12 @@ def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
         if gone:
             rest = "; it is on no other connection" if _is_known_absent(client_id, poll, before) else ""
             yield change("ClientGone", client_id, f"is no longer on {shortened(gone)}{rest}")
-    held_then, held_now = _held(before), _held(poll)
+    held_then, held_now = _held_queues(before), _held_queues(poll)
     for client_id in sorted(held_then.keys() | held_now.keys()):
         if (client_id not in held_now and not _is_known_absent(client_id, poll, before)) or (
             client_id not in held_then and not _is_known_absent(client_id, before, poll)
         ):
-            continue  # it did not answer one of the polls
+            continue  # the client did not answer one of the polls
         old, new = held_then.get(client_id, Counter()), held_now.get(client_id, Counter())
         took, gave = new - old, old - new
         texts = [f"took {queues_text(took)}"] if took else []
@@ -85,7 +87,9 @@ def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
 
 
 def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
-    """Return True if `poll` lacks a client of `other`, and all brokers that it was connected to answered."""
+    """Return True if `poll` lacks the client, although all brokers to which the client is connected in
+    `other` answered.
+    """
     answered = {view.broker for view in poll.answered}
     return client_id not in poll.client_ids and all(
         view.broker in answered
@@ -94,8 +98,10 @@ def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
     )
 
 
-def _held(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
-    """Return the queues of the clients that answered. One that two clients of an id read counts twice."""
+def _held_queues(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
+    """Return the queues of each client id that answered. A queue counts twice if two clients with the same id
+    hold it.
+    """
     found: dict[str, Counter[MessageQueue]] = {}
     for client in poll.reports:
         found.setdefault(client.client_id, Counter()).update(client.queues)
@@ -105,7 +111,7 @@ def _held(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
 def symptom_changes(
     before: list[Symptom], symptoms: list[Symptom], group_id: str, at_ms: int
 ) -> Iterator[PolledChange]:
-    """Yield the faults that began and those that are over."""
+    """Yield the faults that began, then the faults that are over."""
     then = {(one.kind, *one.client_ids): one for one in before}
     now = {(one.kind, *one.client_ids): one for one in symptoms}
     for key in now.keys() - then.keys():
@@ -123,7 +129,7 @@ def change_line(change: PolledChange) -> str:
 
 
 MAX_CLIENTS, MAX_TOPICS = 50, 20
-"""Clients whose queues are shown, and topics."""
+"""The maximum numbers of clients and of topics in the text."""
 
 
 def poll_report_text(report: PollReport, clock: Clock) -> VisibleText:
@@ -180,10 +186,10 @@ def _clients(poll: GroupPoll) -> str:
 
 
 def _versions(poll: GroupPoll) -> str:
-    """Return the languages and versions with the number of their clients: `JAVA V5_5_0 2, GO 317 1`."""
-    told = {client.client_id: client.version for client in poll.reports}
+    """Return the languages and versions of the clients. If there are several, name the clients of each."""
+    reported = {client.client_id: client.version for client in poll.reports}
     connections = [connection for view in poll.views for connection in view.connections]
-    names = {(c.language, c.version): name for c in connections if (name := told.get(c.client_id))}
+    names = {(c.language, c.version): name for c in connections if (name := reported.get(c.client_id))}
     versions = {
         c.client_id: f"{c.language} {names.get((c.language, c.version), c.version)}" for c in connections
     }
@@ -203,12 +209,12 @@ def _details(symptom: Symptom, clock: Clock) -> Lines:
 
 
 def _holdings(report: PollReport) -> Lines:
-    """Yield the queues of each client by its own answer, and its share if that is another one."""
+    """Yield the queues that each client holds by its own answer, and its computed share if they differ."""
     answers = {client.client_id: client for client in report.poll.clients}
     for client_id in report.poll.client_ids[:MAX_CLIENTS]:
         share = sorted(report.shares.get(client_id, []))
         answer = answers.get(client_id)
-        name = report.poll.named(client_id)
+        name = report.poll.client_text(client_id)
         if answer is None or answer.error is not None:
             why = "was not asked" if answer is None else f"gave no answer: {answer.error}"
             yield name, f"{why}; its share is {queues_text(share) or 'none, or not known'}"

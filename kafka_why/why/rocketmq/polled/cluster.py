@@ -1,4 +1,4 @@
-"""Polls of a RocketMQ cluster, which only read.
+"""Polls a RocketMQ cluster, and changes nothing in it.
 
 Source: consumerProgress, consumerConnection and consumerStatus of RocketMQ's mqadmin.
 """
@@ -43,23 +43,25 @@ from kafka_why.why.rocketmq.polled.server import NO_FIELDS, Fields, Server, Serv
 from kafka_why.wording import count
 
 MAX_CLIENTS = 200
-"""Clients that are asked in a poll."""
+"""The maximum number of clients that a poll queries."""
 MAX_QUEUES = 400
-"""Queues whose offsets are read in a poll."""
-# A broker waits 10 s for a client's answer, with one of its threads for administration.
+"""The maximum number of queues whose offsets a poll reads."""
+# A broker waits up to 10 s for a client's answer, and uses one of its few administration threads.
 _CLIENT_TIMEOUT_S, _MAX_WAITING_CLIENTS = 12.0, 4
 _PERM_READ = 4
-_MAX_TIME_MS = 10**14  # beyond it no calendar of Python's has a date
+_MAX_TIME_MS = 10**14  # Python's datetime has no later dates
 
 T = TypeVar("T")
 
 
 class ClusterUnavailable(ClientError):
-    """Polling failed, for example because no name server or no broker answers. The message says why."""
+    """The error when a poll fails, for example because no name server or no broker answers."""
 
 
 class ClusterPoller:
-    """A RocketMQ cluster, read through its name servers, in an `async with` block of one event loop."""
+    """A poller of a RocketMQ cluster, which it finds through its name servers. Use it with `async with`, in
+    one event loop.
+    """
 
     def __init__(self, servers: RocketMqServers) -> None:
         self._servers = servers
@@ -76,8 +78,10 @@ class ClusterPoller:
             await server.close()
 
     async def group_ids(self) -> list[str]:
-        """Return the consumer groups, by their topics for retries. Raises ClusterUnavailable."""
-        topics = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, decode_topic_list)
+        """Return the ids of all consumer groups that have a retry topic. Raises ClusterUnavailable."""
+        topics = await self._ask_name_server(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, decode_topic_list
+        )
         return sorted(
             topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
             for topic in topics
@@ -85,8 +89,8 @@ class ClusterPoller:
         )
 
     async def views(self, group_id: str) -> list[BrokerView]:
-        """Return the group as each broker address has it. Raises ClusterUnavailable."""
-        cluster = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, decode_cluster)
+        """Return each broker's view of the group. Raises ClusterUnavailable if no broker answers."""
+        cluster = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, decode_cluster)
         self._addresses = {
             name: d.broker_addrs for name, d in cluster.broker_addr_table.items() if d.broker_addrs
         }
@@ -98,8 +102,8 @@ class ClusterPoller:
         return found
 
     async def poll(self, group_id: str, progress: Progress = lambda *_: None) -> GroupPoll:
-        """Return the group, its clients and its queues. `progress` gets the number of answers so far and in
-        all, first for the clients, then for the offsets.
+        """Return the group, its clients and its queues. `progress` is called with the number of answers so
+        far and the total, first for the clients, then for the offsets.
 
         Raises ClusterUnavailable, and HistoryUnavailable if the group is unknown.
         """
@@ -110,13 +114,13 @@ class ClusterPoller:
         poll = replace(poll, clients=await self._clients(poll, progress))
         topics = list(poll.topics) or await self.topics_with_offsets(group_id, notes)
         if not (topics or notes or poll.client_ids):
-            raise await self._unknown(group_id)
+            raise await self._unknown_group_error(group_id)
         queues = [*chain.from_iterable([await self._queues(topic, notes) for topic in topics])]
         if len(queues) > MAX_QUEUES:
             notes.append(f"the offsets of {len(queues) - MAX_QUEUES} queues were not read")
-        # The clients of a group that broadcasts keep their offsets themselves.
-        asked = [] if poll.is_broadcasting else queues[:MAX_QUEUES]
-        offsets = await _gather((self._offsets(group_id, queue, notes) for queue in asked), progress)
+        # In a group that broadcasts, clients store their offsets locally.
+        queried = [] if poll.is_broadcasting else queues[:MAX_QUEUES]
+        offsets = await _gather((self._offsets(group_id, queue, notes) for queue in queried), progress)
         return replace(
             poll,
             queues=queues,
@@ -125,7 +129,7 @@ class ClusterPoller:
         )
 
     async def topics_with_offsets(self, group_id: str, notes: list[str]) -> list[str]:
-        """Return the topics for which brokers have offsets of the group. Add failures to `notes`."""
+        """Return the topics for which brokers store offsets of the group. Add failures to `notes`."""
         topics = set[str]()
         for name in self._addresses:
             try:
@@ -135,15 +139,17 @@ class ClusterPoller:
                 notes.append(f"for the group's topics broker {name} {error}")
         return sorted(topics)
 
-    async def _unknown(self, group_id: str) -> HistoryUnavailable:
+    async def _unknown_group_error(self, group_id: str) -> HistoryUnavailable:
         near = list[str]()
         with suppress(ClusterUnavailable):  # name servers may list no topics
             near = similar_groups(group_id, await self.group_ids())
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         return HistoryUnavailable(f"no broker has a consumer or an offset of group {group_id}{meant}")
 
-    async def _ask(self, code: RequestCode, decode: Callable[[bytes], T], fields: Fields = NO_FIELDS) -> T:
-        """Ask the name server that answered last, else another one.
+    async def _ask_name_server(
+        self, code: RequestCode, decode: Callable[[bytes], T], fields: Fields = NO_FIELDS
+    ) -> T:
+        """Send a request to the name server that answered last. If it fails, try the other name servers.
 
         Raises ClusterUnavailable, and ServerError if a topic has no route.
         """
@@ -160,7 +166,9 @@ class ClusterPoller:
         raise ClusterUnavailable("; ".join(errors))
 
     def _broker(self, name: str, number: int | None = None) -> Server:
-        """Return a broker address, that of the master without a number. Raises ServerError if it has gone."""
+        """Return the broker with this name and id, by default the master. Raises ServerError if it is no
+        longer registered.
+        """
         ids = self._addresses.get(name, {})
         address = ids.get(min(ids, default=0) if number is None else number)
         if address is None:
@@ -187,18 +195,18 @@ class ClusterPoller:
         )
 
     async def _clients(self, poll: GroupPoll, progress: Progress) -> list[ClientAnswer]:
-        """Ask each client through the broker with most of its connections, those that share an id through all
-        brokers, because a broker passes the request to any one of them.
+        """Query each client through the broker to which it has the most connections. Query a duplicate client
+        id through all brokers, because a broker passes the request to only one of its clients.
         """
         duplicates = poll.duplicates()
-        through = [
+        targets = [
             (client_id, view.broker)
             for client_id in poll.client_ids[:MAX_CLIENTS]
             for view in poll.views
             if any(connection.client_id == client_id for connection in view.connections)
             and (client_id in duplicates or view.broker == poll.connections(client_id)[0])
         ]
-        found = await _gather((self._client(poll.group_id, *one) for one in through), progress)
+        found = await _gather((self._client(poll.group_id, *target) for target in targets), progress)
         return list({(c.client_id, c.started_ms, c.error and c.broker): c for c in found}.values())
 
     async def _client(self, group_id: str, client_id: str, broker: str) -> ClientAnswer:
@@ -216,12 +224,12 @@ class ClusterPoller:
                     error=f"{broker} {error}",
                     is_silent=error.code == ResponseCode.CONSUME_MSG_TIMEOUT,
                 )
-        return _answer(client_id, broker, found)
+        return _client_answer(client_id, broker, found)
 
     async def _queues(self, topic: str, notes: list[str]) -> list[MessageQueue]:
         code, fields = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
-            route = await self._ask(code, decode_route, fields)
+            route = await self._ask_name_server(code, decode_route, fields)
         except ServerError as error:
             if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 notes.append(f"for topic {topic} the name server {error}")
@@ -234,8 +242,8 @@ class ClusterPoller:
         ]
 
     async def _offsets(self, group_id: str, queue: MessageQueue, notes: list[str]) -> QueueOffsets | None:
-        """Return the stored offset and the end of a queue. If its broker does not tell the end, return None,
-        and add the reason to `notes`.
+        """Return the stored offset and the end of a queue, or None if its broker does not return the end. Add
+        failures to `notes`.
         """
         where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}
@@ -249,13 +257,13 @@ class ClusterPoller:
         return None if end is None else QueueOffsets(queue, stored, end)
 
 
-async def _gather(asked: Iterable[Coroutine[Any, Any, T]], progress: Progress) -> list[T]:
-    """Return the results, and report how many there are after each."""
-    running, ended = [*asked], 0
+async def _gather(coroutines: Iterable[Coroutine[Any, Any, T]], progress: Progress) -> list[T]:
+    """Run the coroutines and return the results. Call `progress` after each result."""
+    running, ended = [*coroutines], 0
 
-    async def counted(one: Coroutine[Any, Any, T]) -> T:
+    async def counted(coroutine: Coroutine[Any, Any, T]) -> T:
         nonlocal ended
-        result = await one
+        result = await coroutine
         ended += 1
         progress(ended, len(running))
         return result
@@ -278,14 +286,14 @@ def _filters(subscriptions: Iterable[TopicSubscription]) -> dict[str, str]:
 
 
 def _time_ms(text: str) -> int | None:
-    """Return a client's time, None if it has none or an impossible one."""
+    """Parse a time in a client's answer. Return None if it is missing or impossible."""
     try:
         return parse_whole_number(text, 1, _MAX_TIME_MS)
     except ValueError:
         return None
 
 
-def _answer(client_id: str, broker: str, found: RunningInfo) -> ClientAnswer:
+def _client_answer(client_id: str, broker: str, found: RunningInfo) -> ClientAnswer:
     given = found.properties
     return ClientAnswer(
         client_id=client_id,
@@ -297,7 +305,7 @@ def _answer(client_id: str, broker: str, found: RunningInfo) -> ClientAnswer:
             if not one.droped
         ],
         message_model=given.get("messageModel"),
-        # Java's text of an object: its class, "@" and a number.
+        # Java's default text of an object is its class, "@" and a number.
         strategy=given.get("allocateMessageQueueStrategy", "").partition("@")[0].rpartition(".")[2] or None,
         version=given.get("PROP_CLIENT_VERSION"),
         pops=bool(found.mq_pop_table),

@@ -1,6 +1,6 @@
-"""A RocketMQ group as polls of its cluster show it. All times are milliseconds since the epoch.
+"""The data of polls of a RocketMQ group. All times are milliseconds since the epoch.
 
-A broker address is a text: the broker's name and id, such as `broker-a/0`.
+A `broker` is named by the broker's name and id, such as `broker-a/0`.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from kafka_why.rocketmq_group import subscription_text
 from kafka_why.wording import number_list
 
 ALL_QUEUES = -1
-"""The number by which a client that pops names all queues of a broker."""
+"""The queue id with which a client in pop mode names all queues of a broker."""
 
 
 class PolledConnection(Struct, frozen=True, order=True):
@@ -28,9 +28,8 @@ class PolledConnection(Struct, frozen=True, order=True):
 
 
 class BrokerView(Struct, frozen=True, kw_only=True):
-    """The group as one broker address has it (GET_CONSUMER_CONNECTION_LIST). `subscriptions` maps a topic to
-    the text of its filter, as the last heartbeat of any client set it. With an `error` the broker gave no
-    answer.
+    """One broker's view of the group (GET_CONSUMER_CONNECTION_LIST). `subscriptions` maps each topic to the
+    text of its filter in the last heartbeat of any client. `error` is set if the broker gave no answer.
     """
 
     broker: str
@@ -42,8 +41,9 @@ class BrokerView(Struct, frozen=True, kw_only=True):
 
 
 class HeldQueue(Struct, frozen=True):
-    """A queue that a client reads, or with the number ALL_QUEUES pops from. `consumed_ms` is None if it has
-    consumed nothing. `cached` is the number of messages that it has fetched and not consumed yet.
+    """A queue that a client holds. With the id ALL_QUEUES, it is all queues of a broker, in pop mode.
+    `consumed_ms` is the time when the client last consumed a message, or None. `cached` is the number of
+    messages that the client has fetched but not consumed yet.
     """
 
     queue: MessageQueue
@@ -52,10 +52,11 @@ class HeldQueue(Struct, frozen=True):
 
 
 class ClientAnswer(Struct, frozen=True, kw_only=True):
-    """A client's answer about itself (GET_CONSUMER_RUNNING_INFO). `broker` passed the request on.
+    """A client's answer to GET_CONSUMER_RUNNING_INFO, which `broker` forwarded to the client.
 
-    `strategy` is the name of a Java class. It `pops` if the broker assigns its queues, which clients share.
-    With an `error` there is no answer; `is_silent` is True if the broker waited for it in vain.
+    `strategy` is the name of a Java class. `pops` is True if the client is in pop mode: the broker assigns
+    its queues, and clients share queues. `error` is set if there is no answer. `is_silent` is True if the
+    client did not answer the broker in time.
     """
 
     client_id: str
@@ -72,14 +73,14 @@ class ClientAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that it holds, without those for retries, which every client has."""
+        """The queues that the client holds, except queues of retry topics, which every client has."""
         return sorted(
             one.queue for one in self.held if not one.queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
         )
 
 
 class QueueOffsets(Struct, frozen=True):
-    """A queue's offset that the group has stored, None if there is none, and the end of its log."""
+    """The offset that the group has `stored` for a queue, or None, and the `end` of the queue."""
 
     queue: MessageQueue
     stored: int | None
@@ -87,12 +88,14 @@ class QueueOffsets(Struct, frozen=True):
 
     @property
     def behind(self) -> int:
-        """The number of messages behind the stored offset, 0 if there is no offset."""
+        """The number of messages from the stored offset to the end, or 0 if no offset is stored."""
         return 0 if self.stored is None else max(self.end - self.stored, 0)
 
 
 class GroupPoll(Struct, frozen=True, kw_only=True):
-    """One poll of a group. `queues` are the readable queues of its topics. `notes` name what is missing."""
+    """The result of one poll of a group. `queues` are the readable queues of its topics. `notes` name what is
+    missing.
+    """
 
     group_id: str
     at_ms: int
@@ -109,7 +112,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
     @property
     def serving(self) -> list[BrokerView]:
-        """The views, without those of brokers that have neither connections nor queues of the group."""
+        """The views of brokers that have connections or queues of the group, or gave no answer."""
         names = {queue.broker_name for queue in self.queues}
         return [
             view
@@ -119,22 +122,22 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
     @property
     def client_ids(self) -> list[str]:
-        """The ids of all clients, in order. An id that clients share is there once."""
+        """The distinct client ids, sorted."""
         return sorted({c.client_id for view in self.views for c in view.connections})
 
     @property
     def reports(self) -> list[ClientAnswer]:
-        """The answers that clients gave."""
+        """The answers without an error."""
         return [client for client in self.clients if client.error is None]
 
     @property
     def is_broadcasting(self) -> bool:
-        """True if every client reads all queues, as far as is known."""
+        """True if every client reads all queues, by the message models that are known."""
         return self.message_models == {MessageModel.BROADCASTING}
 
     @property
     def divides_queues(self) -> bool:
-        """True if the clients divide the queues, by their strategies."""
+        """True if the clients divide the queues among themselves by their strategies."""
         return not self.is_broadcasting and not any(client.pops for client in self.reports)
 
     @property
@@ -155,7 +158,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return dict(sorted(found.items()))
 
     def connections(self, client_id: str) -> tuple[str, list[str]]:
-        """Return the broker with most connections of a client, and the addresses of these connections."""
+        """Return the broker to which the client has the most connections, and their addresses."""
         at = {
             view.broker: [c.address for c in view.connections if c.client_id == client_id]
             for view in self.views
@@ -164,7 +167,9 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return broker, sorted(at.get(broker, []))
 
     def duplicates(self) -> dict[str, tuple[str, list[str]]]:
-        """Return each client id with several connections to one broker, the broker, and the addresses."""
+        """Return each client id that has several connections to one broker, with the result of
+        `connections`.
+        """
         shared = {
             client_id
             for view in self.views
@@ -173,8 +178,8 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         }
         return {client_id: self.connections(client_id) for client_id in sorted(shared)}
 
-    def named(self, client_id: str) -> str:
-        """Return a client with its addresses: `worker-1 (10.0.0.1:5 at broker-a/0)`."""
+    def client_text(self, client_id: str) -> str:
+        """Return a text such as `worker-1 (10.0.0.1:5 at broker-a/0)`."""
         broker, addresses = self.connections(client_id)
         return f"{client_id} ({' and '.join(addresses)} at {broker})" if addresses else client_id
 
@@ -197,7 +202,7 @@ class SymptomKind(StrEnum):
 
 
 class Symptom(Struct, frozen=True, kw_only=True):
-    """A fault, in sentences. `since_ms` is the earliest time at which it is known to be there."""
+    """A fault of a group. `since_ms` is the earliest time at which the fault can have begun, or None."""
 
     kind: SymptomKind
     reason: str
@@ -208,8 +213,8 @@ class Symptom(Struct, frozen=True, kw_only=True):
 
 
 class PollReport(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """A report on a group by polls. `shares` has for each client the queues that its strategy gives it, as
-    far as that can be computed.
+    """A report on a group from polls. `shares` maps each client id to the queues that its strategy gives it,
+    if they can be computed.
     """
 
     group_id: str
@@ -220,7 +225,7 @@ class PollReport(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="R
 
 
 def queues_text(queues: Collection[MessageQueue]) -> str:
-    """Return queues by topic and broker: `orders 0-3 7 of broker-a, 0-1 of broker-b`."""
+    """Return a text such as `orders 0-3 7 of broker-a, 0-1 of broker-b`."""
     found: dict[str, dict[str, list[int]]] = {}
     for queue in sorted(queues):
         found.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
@@ -235,7 +240,7 @@ def _numbers(queue_ids: list[int]) -> str:
 
 
 def subscriptions_text(subscriptions: Mapping[str, str]) -> str:
-    """Return topics with filters, without the topic for retries, which each client adds."""
+    """Return the topics with their filters, except retry topics, to which every client subscribes."""
     texts = [
         subscription_text(topic, expression)
         for topic, expression in sorted(subscriptions.items())

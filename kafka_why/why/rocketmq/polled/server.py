@@ -1,4 +1,4 @@
-"""A server of a RocketMQ cluster that is polled."""
+"""The connection to a name server or broker of a polled RocketMQ cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from kafka_why.topic_reader import ClientError
 REQUESTS_PER_S = 10
 _TIMEOUT_S = 5.0
 _RECONNECT_S = 10.0
-"""A server to which no connection could be made counts as unreachable for so long."""
+"""After a failed connection attempt, requests fail for this time without another attempt."""
 _RIGHTS = "(reading needs GET on the group and its topics, and the keys of --rocketmq-acl or the environment)"
 
 T = TypeVar("T")
@@ -26,8 +26,8 @@ NO_FIELDS: Fields = MappingProxyType({})
 
 
 class ServerError(ClientError):
-    """A server does not answer, or answers with an error. The text completes a sentence about the server.
-    `code` is that of an error answer, else None.
+    """The error when a server does not answer, or answers with an error. The text is a predicate, such as
+    `does not answer`. `code` is the response code, or None if there is no answer.
     """
 
     def __init__(self, text: str, code: int | None = None) -> None:
@@ -37,8 +37,8 @@ class ServerError(ClientError):
 
 def _error_answer(header: Header) -> ServerError:
     is_refusal = header.code == ResponseCode.NO_PERMISSION
-    said = f"{'refuses access' if is_refusal else f'answers {header.code}'}: {header.remark}"
-    return ServerError(f"{said} {_RIGHTS}" if is_refusal else said, header.code)
+    text = f"{'refuses access' if is_refusal else f'answers {header.code}'}: {header.remark}"
+    return ServerError(f"{text} {_RIGHTS}" if is_refusal else text, header.code)
 
 
 def _unreadable(error: Exception) -> ServerError:
@@ -46,7 +46,9 @@ def _unreadable(error: Exception) -> ServerError:
 
 
 class Server:
-    """A name server or a broker address: one connection, and at most REQUESTS_PER_S requests a second."""
+    """A client of one name server or broker, with one connection and at most REQUESTS_PER_S requests per
+    second.
+    """
 
     def __init__(self, address: str, servers: RocketMqServers) -> None:
         self.address = address
@@ -63,7 +65,7 @@ class Server:
         fields: Fields = NO_FIELDS,
         timeout_s: float = _TIMEOUT_S,
     ) -> T:
-        """Return the decoded body of the answer. Raises ServerError."""
+        """Send a request and return the decoded body of the answer. Raises ServerError."""
         _, body = await self._invoke(code, fields, timeout_s)
         try:
             return decode(body)
@@ -71,7 +73,9 @@ class Server:
             raise _unreadable(error) from error
 
     async def offset(self, code: RequestCode, fields: Fields) -> int | None:
-        """Return the offset of the answer, None if the server has none. Raises ServerError."""
+        """Send a request and return the offset in the answer, or None if the server has no offset. Raises
+        ServerError.
+        """
         try:
             header, _ = await self._invoke(code, fields, _TIMEOUT_S)
             return parse_whole_number(header.ext_fields.get("offset", ""))
@@ -95,7 +99,7 @@ class Server:
         return header, body
 
     async def _connected(self) -> RemotingClient:
-        """Wait for this request's turn, and return the connection. Raises OSError."""
+        """Wait for this request's turn and return the open connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() < self._failed_until_s:

@@ -1,8 +1,8 @@
-"""The faults that one or two polls of a RocketMQ group show, each with the clients' addresses and a remedy.
+"""Finds the faults that one or two polls of a RocketMQ group show, with clients' addresses and a remedy.
 
-A client computes its own share, so whoever holds a queue is known from the clients' answers. For a client
-without an answer the share by its strategy counts. What a rebalance makes for a moment is reported only if
-both polls show it.
+Each client computes its own share, so its answer shows which queues it holds. If a client does not answer,
+the share that its strategy gives it counts. A fault that a rebalance can cause for a moment is reported only
+if both polls show it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -36,15 +36,15 @@ from kafka_why.why.rocketmq.polled.model import (
 from kafka_why.wording import count, shortened
 
 STANDS_MS = 8_000
-"""An offset that did not move for so long stands still: clients store theirs every 5 s."""
+"""An offset stands still if it did not move for this time. Clients store their offsets every 5 s."""
 _FIRST_STORED_MS = 16_000
-"""Age of a client that has stored its offsets: it begins 10 s after its start."""
+"""The age at which a client has stored its offsets. A client begins to store them 10 s after its start."""
 AVERAGELY = "AllocateMessageQueueAveragely"
 _STRATEGIES = {AVERAGELY: averagely, "AllocateMessageQueueAveragelyByCircle": averagely_by_circle}
 
 
 def poll_report(poll: GroupPoll, before: GroupPoll | None) -> PollReport:
-    """Return the report on a group by its newest poll, and an earlier one if there is one."""
+    """Return the report on a group from its newest poll and, if it is not None, the earlier poll `before`."""
     found = [symptom for check in _CHECKS for symptom in check(poll, before or poll)]
     order = list(SymptomKind)
     return PollReport(
@@ -57,18 +57,18 @@ def poll_report(poll: GroupPoll, before: GroupPoll | None) -> PollReport:
 
 
 def earlier_poll(polls: Sequence[GroupPoll]) -> GroupPoll | None:
-    """Return the poll to compare the last of these with, if one is early enough for offsets to have moved."""
+    """Return the latest poll that is at least STANDS_MS older than the last of `polls`, or None."""
     earlier = [poll for poll in polls if polls[-1].at_ms - poll.at_ms >= STANDS_MS]
     return earlier[-1] if earlier else None
 
 
 def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
-    """Return each client's share of the topics that it subscribes to, without the topic for retries, as its
-    strategy divides them among the ids of the broker that has most of them.
+    """Return the queues that each client's strategy gives it, except queues of retry topics.
 
-    A client whose strategy is unknown counts as one of RocketMQ's default strategy. Clients of other
-    strategies than the usual two are missing, as are those that broadcast, and all clients of a group that
-    pops.
+    The strategy divides the queues among the client ids of the broker that has the most connections. If a
+    client's strategy is unknown, it is that of the other clients, or RocketMQ's default. The result omits
+    clients that broadcast or have a strategy that is not in _STRATEGIES. It is empty if the clients do not
+    divide the queues.
     """
     views = [view for view in poll.answered if view.connections]
     if not views or not poll.divides_queues:
@@ -95,7 +95,9 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
 
 
 def _strategy(poll: GroupPoll, answer: ClientAnswer | None) -> str:
-    """Return the client's strategy, else the one that all other clients have, else RocketMQ's default."""
+    """Return the client's strategy. If it is unknown, return the strategy that all other clients have, or
+    RocketMQ's default.
+    """
     if answer is not None and answer.strategy is not None:
         return answer.strategy
     others = {client.strategy for client in poll.reports if client.strategy is not None}
@@ -153,7 +155,7 @@ _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str
 
 def _differences(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     for kind, key, effect, to_do in _DIFFERENCES:
-        found = _grouped(poll.reports, key)
+        found = _grouped_by(poll.reports, key)
         if len(found) < 2 or (kind is SymptomKind.STRATEGIES and not poll.divides_queues):
             continue
         if kind is SymptomKind.SUBSCRIPTIONS and not poll.divides_queues:
@@ -173,8 +175,10 @@ def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     if unread and poll.client_ids:
         waiting = sum(one.behind for one in poll.offsets if one.queue in unread)
         keys = (_subscribed, _strategy_of)
-        is_explained = poll.duplicates() or any(len(_grouped(poll.reports, key)) > 1 for key in keys)
-        owners = [poll.named(client_id) for client_id, share in shares(poll).items() if unread & {*share}]
+        is_explained = poll.duplicates() or any(len(_grouped_by(poll.reports, key)) > 1 for key in keys)
+        owners = [
+            poll.client_text(client_id) for client_id, share in shares(poll).items() if unread & {*share}
+        ]
         yield Symptom(
             kind=SymptomKind.NO_READER,
             reason=f"nobody reads {queues_text(unread)}; {count(waiting, 'message')} wait there",
@@ -188,7 +192,9 @@ def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _unread(poll: GroupPoll) -> Set[MessageQueue]:
-    """Return the queues that nobody reads, except those for retries; none if that is not known."""
+    """Return the queues that no client reads, except queues of retry topics. Return an empty set if a client
+    did not answer and its share is unknown.
+    """
     computed = shares(poll)
     read = set(_readers(poll))
     for client_id in set(poll.client_ids) - {client.client_id for client in poll.reports}:
@@ -224,7 +230,7 @@ def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _readers(poll: GroupPoll) -> dict[MessageQueue, list[ClientAnswer]]:
-    """Return the clients by the queues that they hold. A client that pops may hold all queues of a broker."""
+    """Return the clients that hold each queue. A client in pop mode may hold all queues of a broker."""
     of_broker: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in poll.queues:
         of_broker.setdefault((queue.topic, queue.broker_name), []).append(queue)
@@ -243,7 +249,7 @@ def _silent(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
         share = f": {queues_text(computed[client_id])}" if computed.get(client_id) else ""
         yield Symptom(
             kind=SymptomKind.SILENT,
-            reason=f"{poll.named(client_id)} did not answer the broker within 10 s. If it sends no "
+            reason=f"{poll.client_text(client_id)} did not answer the broker within 10 s. If it sends no "
             f"heartbeats either, the broker removes it after 120 s; until then it keeps its share{share}",
             to_do="look at its process, its machine and its network; gRPC clients of a Proxy never answer",
             client_ids=[client_id],
@@ -260,7 +266,7 @@ def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
         brokers.setdefault(tuple(sorted(missing & earlier.get(broker, set()))), []).append(broker)
     for client_ids, without in brokers.items():
         if client_ids:
-            named = shortened([poll.named(client_id) for client_id in client_ids])
+            named = shortened([poll.client_text(client_id) for client_id in client_ids])
             yield Symptom(
                 kind=SymptomKind.VIEWS,
                 reason=f"missing at {shortened(without)}: {named}. A client asks any one broker for the list "
@@ -272,7 +278,7 @@ def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _absent(poll: GroupPoll) -> dict[str, set[str]]:
-    """Return for each broker the client ids that another one has and it has not."""
+    """Return the client ids that each broker lacks although another broker has them."""
     every = set(poll.client_ids)
     return {
         view.broker: missing
@@ -345,10 +351,10 @@ _CHECKS: tuple[Callable[[GroupPoll, GroupPoll], Iterator[Symptom]], ...] = (
 )
 
 
-def _grouped(
+def _grouped_by(
     clients: Iterable[ClientAnswer], key: Callable[[ClientAnswer], str | None]
 ) -> dict[str, list[ClientAnswer]]:
-    """Return the clients by what they have; those of which it is unknown are left out."""
+    """Group the clients by `key`. Omit clients whose key is None."""
     found: dict[str, list[ClientAnswer]] = {}
     for client in clients:
         if (value := key(client)) is not None:
@@ -357,11 +363,11 @@ def _grouped(
 
 
 def _names(poll: GroupPoll, clients: Iterable[ClientAnswer]) -> str:
-    return shortened(list(dict.fromkeys(poll.named(client.client_id) for client in clients)))
+    return shortened(list(dict.fromkeys(poll.client_text(client.client_id) for client in clients)))
 
 
 def _all_since_ms(groups: Iterable[Sequence[ClientAnswer]]) -> int | None:
-    """Return when the last of these groups of clients got its first one, None if that is unknown."""
+    """Return the time since which each of these groups has had a client, or None if unknown."""
     first_ms = []
     for clients in groups:
         started = [client.started_ms for client in clients if client.started_ms is not None]
