@@ -21,7 +21,7 @@ from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
 from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.observation import Observation, RecordPosition
 from kafka_why.observed.records import AnyRecord
 from kafka_why.observed.step import observe
 from kafka_why.observed.view import view_of
@@ -50,16 +50,18 @@ def observe_stored(
     another group or cannot be read, which is logged.
     """
     try:
-        of_group, says = decode(record.key or b"", record.value)
+        of_group, content = decode(record.key or b"", record.value)
     except (UnknownRecord, ProtocolError) as error:
         log.warning("a record cannot be read", partition=partition, offset=record.offset, error=str(error))
         return None
     if of_group != group_id:
         return None
-    if ids := topic_ids_in(says):
+    if ids := topic_ids_in(content):
         names.find(ids)
     name = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
-    return says, observe(group, group_id, says, At(record.timestamp, name, name), names.known, removed_ms)
+    return content, observe(
+        group, group_id, content, RecordPosition(record.timestamp, name, name), names.known, removed_ms
+    )
 
 
 @dataclass(slots=True)

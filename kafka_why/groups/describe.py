@@ -232,7 +232,7 @@ def _seconds(
     return None if ms is None else ms / 1000
 
 
-def behind(rows: Iterable[PartitionRow]) -> LagSummary:
+def lag_summary(rows: Iterable[PartitionRow]) -> LagSummary:
     """Return the total lag of these partitions."""
     given = list(rows)
     lags = [row.lag for row in given if row.lag is not None]
@@ -245,7 +245,7 @@ def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) 
     of_member: dict[str | None, list[PartitionRow]] = {}
     for row in partitions:
         of_member.setdefault(row.consumer_id, []).append(row)
-    return [structs.replace(m, behind=behind(of_member.get(m.consumer_id, ()))) for m in members]
+    return [structs.replace(m, behind=lag_summary(of_member.get(m.consumer_id, ()))) for m in members]
 
 
 def member_rows(group: GroupSnapshot) -> list[MemberRow]:
@@ -348,7 +348,7 @@ def _unsettled(
     return f"{behind}: it {'; it '.join(parts)}" if parts else behind
 
 
-def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
+def state_remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
     """Return the remark for the user about a group in this state, or None."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
     remarks = {

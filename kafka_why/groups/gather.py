@@ -17,7 +17,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
-from kafka_why.groups.list_groups import GroupOffsets, committed_offsets, list_groups, listed
+from kafka_why.groups.list_groups import GroupOffsets, committed_offsets, list_groups, list_row
 from kafka_why.groups.render import error_text
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.brokers import records_at, timestamp_lags
@@ -133,7 +133,7 @@ class GroupDescriber(Protocol):
         ...
 
 
-class TopicsGroups(GroupDescriber):
+class TopicGroupDescriber(GroupDescriber):
     """A describer of groups by the topics of a coordinator or an observer, as of their last records."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
@@ -172,7 +172,7 @@ def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSna
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedGroups:
     """Described groups in the order of their ids, with their offsets if requested.
 
     A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
@@ -189,13 +189,15 @@ class Described:
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
-def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
+def describe_groups(
+    requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False
+) -> DescribedGroups:
     """Send the requests that describe groups and, in the same round trip, OffsetFetch.
 
     A group that does not exist is Dead. Raises `kafka_why.topic_reader.ClientError` if a response is missing.
     """
     answers, fetched = requests.describe(groups, with_offsets=with_offsets)
-    found = Described(rocketmq=sorted(groups.keys() - answers.keys()))
+    found = DescribedGroups(rocketmq=sorted(groups.keys() - answers.keys()))
     for group_id, answer in sorted(answers.items()):
         codes = {fetched[group_id].error_code} if with_offsets else set()
         if isinstance(answer, ErrorCode):
@@ -206,7 +208,7 @@ def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offset
             found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
             continue
         assert isinstance(answer, GroupSnapshot), "without an error"
-        if not listed(answer).is_of_consumers:
+        if not list_row(answer).is_of_consumers:
             found.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
             continue
         found.groups[group_id] = answer
@@ -216,7 +218,7 @@ def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offset
 
 
 def describe_partitions(
-    log: LogOffsets, described: Described, *, with_lag_seconds: bool = False
+    log: LogOffsets, described: DescribedGroups, *, with_lag_seconds: bool = False
 ) -> dict[str, list[PartitionRow]]:
     """Return the rows of each group's partitions. `described` must have offsets.
 
@@ -234,7 +236,9 @@ def describe_partitions(
     }
 
 
-def _lags_ms(log: LogOffsets, described: Described, bounds: Mapping[TopicPartition, LogBounds]) -> LagsMs:
+def _lags_ms(
+    log: LogOffsets, described: DescribedGroups, bounds: Mapping[TopicPartition, LogBounds]
+) -> LagsMs:
     """Return the lags in time of the committed offsets that are behind."""
     behind = {
         (partition, committed.offset)

@@ -85,10 +85,10 @@ def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
-    return [g for g in groups if isinstance(g, RocketMqSnapshot) or listed(g).is_of_consumers]
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or list_row(g).is_of_consumers]
 
 
-def listed(group: AnyView) -> GroupListRow:
+def list_row(group: AnyView) -> GroupListRow:
     """Return the group's row."""
     if isinstance(group, RocketMqSnapshot):
         return GroupListRow(

@@ -1,11 +1,12 @@
 """Derives the rebalances of classic groups from successive generations. Rows OB1 to OB14.
 
-Kafka writes a generation when its leader has sent the assignment, or when it has no members. So the members,
-their assignments, and the time when the generation was formed are known. The log does not have what happened
-between two generations, only their difference.
+Kafka writes a generation when its leader has sent the assignment, or when the group has no members. The
+record has the members, their assignments, and the time when the generation was formed. The log does not show
+what happened between two generations, only the difference between them.
 
-When a group changes its protocol, Kafka removes the records of the old protocol and writes those of the new
-one at the same time. A group with members is never deleted, so the removal of its records is a conversion.
+When a group changes its protocol, Kafka removes the records of the old protocol and writes the records of the
+new protocol at the same time. A group with members is never deleted, so if the records of a group with
+members are removed, the group was converted.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,11 @@ from kafka_why.observed.observation import (
     Observation,
     difference,
     open_rebalance,
-    record_back,
+    record_return,
     topics_of,
 )
 from kafka_why.observed.records import ClassicGeneration
-from kafka_why.observed.sightings import claim, end_all, record_changes_since_sighting
+from kafka_why.observed.sightings import claim_sighting, end_all, record_changes_since_sighting
 
 _BETWEEN = "left no record: each was superseded before its assignment, or its record was compacted"
 _FOUND = "the group was in this state when its records were first read"
@@ -33,7 +34,7 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
     """Apply the next generation of the group."""
     group = seen.group
     if group.classic is None:
-        _find(seen, now)
+        _begin(seen, now)
         return
     if now.generation > group.generation:
         _rebalance(seen, now)
@@ -41,15 +42,15 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
         _replace_in_place(seen, now)
 
 
-def find_again(seen: Observation, now: ClassicGeneration) -> None:
+def begin_again(seen: Observation, now: ClassicGeneration) -> None:
     """Begin a new group with the same id. The records that ended the previous group are missing."""
-    seen.lose()
+    seen.skip_seq()
     seen.group.classic, seen.group.sightings = None, []
-    _find(seen, now)
+    _begin(seen, now)
 
 
-def _find(seen: Observation, now: ClassicGeneration) -> None:
-    """Apply the first generation read of this group."""
+def _begin(seen: Observation, now: ClassicGeneration) -> None:
+    """Begin the history of the group with the first generation that was read."""
     group = seen.group
     if _is_first(now) and group.seq == CREATION:
         seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
@@ -57,7 +58,7 @@ def _find(seen: Observation, now: ClassicGeneration) -> None:
         _rebalance(seen, now)
         return
     is_creation = not now.members and now.generation == 0 and group.seq == CREATION and not group.offsets
-    store(seen, now)
+    store_generation(seen, now)
     if is_creation:
         seen.record("OB1", EntryType.GROUP_CREATED, "the group was created")
         return
@@ -71,9 +72,11 @@ def _find(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _is_first(now: ClassicGeneration) -> bool:
-    """Return True if this is certainly the group's first generation. Kafka 3.9 writes no record before it,
-    nor does any version if the group had offsets. With static members it is not certain, because one may have
-    replaced another in a later record of generation 1.
+    """Return True if this is certainly the first record of the group's first generation. The group's creation
+    leaves no record in Kafka 3.9, and in no version if the group had offsets.
+
+    With static members it is not certain, because a static member may have replaced another one in a later
+    record of generation 1.
     """
     has_static = any(m.group_instance_id is not None for m in now.members)
     return now.generation == 1 and bool(now.members) and not has_static
@@ -84,15 +87,15 @@ def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
     assignment.
     """
     formed_ms = _formed_ms(seen, now)
-    skipped = _skipped(seen.group.generation, now.generation)
+    skipped = _skipped_text(seen.group.generation, now.generation)
     was_recorded = any(sighting.is_recorded for sighting in seen.group.sightings)
-    sighting = claim(seen, now.members, formed_ms, also=skipped)
+    sighting = claim_sighting(seen, now.members, formed_ms, also=skipped)
     change, awaited = _change(seen, now), None
     if sighting is None:
         open_rebalance(seen, change, formed_ms, also=skipped)
     else:
         awaited = record_changes_since_sighting(seen, sighting, change, formed_ms)
-    store(seen, now)
+    store_generation(seen, now)
     if not now.members:
         seen.record(
             "OB11",
@@ -125,8 +128,8 @@ def _change(seen: Observation, now: ClassicGeneration) -> Change:
     return difference(seen.group.classic.members, now.members, now.protocol_type)
 
 
-def _skipped(before: int, now: int) -> str:
-    """Return the end of a sentence about the generations between these two, or "" if there are none."""
+def _skipped_text(before: int, now: int) -> str:
+    """Return the end of a sentence about the generations between `before` and `now`, or ""."""
     skipped = range(before + 1, now)
     if not skipped:
         return ""
@@ -150,27 +153,27 @@ def _record_stable(seen: Observation, rule: str, now: ClassicGeneration, reason:
 
 
 def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
-    """Apply another record of the same generation: a static member came back without a rebalance. A lower
-    generation belongs to a new group with the same id, whose beginning is not in the log.
+    """Apply another record of the same generation, which shows that a static member came back without a
+    rebalance. A lower generation belongs to a new group with the same id, whose beginning is not in the log.
     """
     if now.generation < seen.group.generation:
-        find_again(seen, now)
+        begin_again(seen, now)
         return
     end_all(seen)
     for member, former in _change(seen, now).back:
-        record_back(seen, "OB9", member, former, seen.at.time_ms)
-    store(seen, now)
+        record_return(seen, "OB9", member, former, seen.at.time_ms)
+    store_generation(seen, now)
 
 
 def _formed_ms(seen: Observation, now: ClassicGeneration) -> int:
-    """Return when the generation was formed or, before Kafka 2.1, when it had its assignment."""
+    """Return the time when the generation was formed or, before Kafka 2.1, when its assignment arrived."""
     if now.since_ms is None:
         return seen.at.time_ms
     return min(max(now.since_ms, seen.group.last_entry_ms), seen.at.time_ms)
 
 
-def store(seen: Observation, now: ClassicGeneration) -> None:
-    """Store this generation as the group's current one."""
+def store_generation(seen: Observation, now: ClassicGeneration) -> None:
+    """Store this generation as the group's current generation."""
     group = seen.group
     group.generation, group.protocol_type = now.generation, now.protocol_type or group.protocol_type
     group.classic = Classic(now.protocol_name, now.leader_id, seen.at.time_ms, list(now.members))
@@ -198,9 +201,9 @@ _ENDED = (
 
 
 def remove_classic(seen: Observation) -> None:
-    """Apply the removal of a classic group's record."""
+    """Apply the tombstone of a classic group."""
     group = seen.group
-    if group.classic is None and group.seq == CREATION:  # it may have been converted
+    if group.classic is None and group.seq == CREATION:  # the group may have been converted
         seen.is_over, seen.removed_ms = True, seen.at.time_ms
         return
     if group.classic is None or not group.classic.members:
@@ -219,7 +222,7 @@ def remove_classic(seen: Observation) -> None:
 
 
 def remove_epochs(seen: Observation) -> None:
-    """Apply the removal of the group epoch, which follows the removal of the members' records."""
+    """Apply the tombstone of the group epoch, which follows the tombstones of the members."""
     group = seen.group
     if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)
@@ -230,7 +233,7 @@ def become_classic(seen: Observation, now: ClassicGeneration) -> None:
     group = seen.group
     had = {} if group.epochs is None else group.epochs.subscriptions
     group.epochs = None
-    store(seen, now)
+    store_generation(seen, now)
     targets = {m.member_id: by_topic(group.held_by(m)) for m in now.members}
     seen.record(
         "OB13",

@@ -1,9 +1,9 @@
-"""Derives the history of groups with epochs, of which Kafka writes every change. Rows OB20 to OB28.
+"""Derives the history of groups with epochs: consumer, share and streams groups. Rows OB20 to OB28.
 
-These are consumer, share and streams groups. The records of one request have the same time. In this order
-they have: the members that joined, changed or left; the topics that patterns match, or the topology; the
-group epoch; the target assignments and their epoch; a member's current assignment. The log does not show
-whether a member left or expired.
+Kafka writes every change of these groups. The records of one request have the same time, and this order: the
+members that joined, changed or left; the topics that patterns match, or the topology; the group epoch; the
+target assignments and their epoch; a member's current assignment. The log does not show whether a member left
+or expired.
 """
 
 from collections.abc import Iterable
@@ -37,13 +37,15 @@ from kafka_why.observed.records import (
 
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, or "" if the change does not lead to a new epoch."""
+    """Return a text about the member's change, or "" if the change does not lead to a new epoch."""
     is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 
 
 def observe_regex(seen: Observation, record: RegexResolved) -> None:
-    """Apply the topics that a pattern matches, or the removal of a pattern with its last member."""
+    """Apply the topics that a pattern matches. A tombstone follows when the last member with the pattern is
+    gone.
+    """
     epochs = seen.epochs(CONSUMER)
     seen.has_news = True
     if record.topics is None:
@@ -67,13 +69,13 @@ _STATES = {
 }
 # A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
 _FIRST_EPOCH_MAX = 2
-# Rows whose reasons are added to those about members, because they need not follow from these.
+# Rows of reasons that are reported even if members changed, too, because they are independent of members.
 _INDEPENDENT = ("OB51", "OB52")
 _CHANGED = {SHARE: share.changed, STREAMS: streams.changed}
 
 
 def begin_run(group: ObservedGroup) -> None:
-    """Begin with the records of the next request."""
+    """Begin a run: the records of the next request."""
     if group.epochs is not None:
         group.state = group.state_now()
         group.epochs.news = News()
@@ -97,18 +99,20 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     epochs.subscriptions[member_id] = now
     if former is not None:
         former_id, was = former
-        about, reason = _about(member_id, now), "a static member came back"
-        seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **about)
+        fields, reason = _member_fields(member_id, now), "a static member came back"
+        seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **fields)
     elif was is None:
         epochs.news.joined.append(member_id)
-        seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
+        seen.record_if_seen(
+            "OB21", EntryType.MEMBER_ADDED, "a new member joined", **_member_fields(member_id, now)
+        )
     if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
         epochs.news.changed[member_id] = what
 
 
 def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    """Remove a member that left. A static member that had left temporarily may be back in the next record,
-    under another id.
+    """Remove a member that left. If it is a static member that had left temporarily, only mark it as away,
+    because the next record may show it under a new member id.
     """
     has = epochs.assigned.get(member_id)
     if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
@@ -116,24 +120,24 @@ def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscr
         return
     held = [] if has is None else _committed_by(seen, epochs, has.partitions)
     since_ms = 0 if has is None else has.since_ms
-    reason = seen.group.why_gone(member_id, held, since_ms, seen.at.time_ms)
+    reason = seen.group.removal_reason(member_id, held, since_ms, seen.at.time_ms)
     epochs.news.gone[member_id] = reason
-    seen.record_if_seen("OB22", EntryType.MEMBER_REMOVED, reason, **_about(member_id, was))
+    seen.record_if_seen("OB22", EntryType.MEMBER_REMOVED, reason, **_member_fields(member_id, was))
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
-    """Return the partitions whose offsets a member commits; none if this log does not show them."""
+    """Return the partitions whose offsets a member commits, or [] if they are unknown."""
     if epochs.kind == SHARE:
         return []
     if epochs.kind == STREAMS:
-        return streams.read_by(epochs.topology, partitions)
+        return streams.partitions_read_by(epochs.topology, partitions)
     if not partitions.keys() <= seen.group.names(seen.names).keys():
         return []
     held = seen.group.shown(partitions, seen.names)
     return [TopicPartition(topic, n) for topic, numbers in held.items() for n in numbers]
 
 
-def _about(member_id: str, member: MemberSubscription) -> dict[str, Any]:
+def _member_fields(member_id: str, member: MemberSubscription) -> dict[str, Any]:
     return {
         "member_id": member_id,
         "group_instance_id": member.instance_id,
@@ -153,15 +157,15 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
     epochs.topology.configs = None if record.assignment_configs is None else dict(record.assignment_configs)
     seen.has_news = True
     if record.epoch <= before:
-        if epochs.is_found and group.seq > CREATION:  # a classic group was converted, so nobody joined
+        if epochs.is_found and group.seq > CREATION:  # a classic group was converted, so no member joined
             epochs.is_found, epochs.news = False, News()
         return
     if epochs.is_found:
         if not _is_seen_change(group, epochs, before, record.epoch):
             return
-        _begin(seen, epochs, before)
+        _begin_history(seen, epochs, before)
     elif record.epoch > before + 1:
-        seen.lose()
+        seen.skip_seq()
     _remove_away(seen, epochs.news)
     rule, reason, member_ids = _reason(epochs.news, other_reasons)
     previous_ms = group.last_rebalance_at_ms
@@ -181,7 +185,7 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
 
 
 def _remove_away(seen: Observation, news: News) -> None:
-    """Remove static members that had left temporarily and did not come back."""
+    """Record that the static members that are away have been removed."""
     for instance_id, (member_id, _) in news.away.items():
         news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
         seen.record(
@@ -195,15 +199,16 @@ def _remove_away(seen: Observation, news: News) -> None:
 
 
 def _is_seen_change(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
-    """Return True if this epoch is a change that was seen: it follows another epoch that was read, or is the
-    first one of a new group with one member. A converted group begins with all its members at once.
+    """Return True if the records show the change that led to this epoch. That is so if an earlier epoch was
+    read, or if this is the first epoch of a new group with one member. A converted group begins with all its
+    members at once.
     """
     is_new = group.seq == CREATION and epoch <= _FIRST_EPOCH_MAX
     return before > 0 or (is_new and len(epochs.news.joined) == len(epochs.subscriptions) <= 1)
 
 
-def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
-    """Begin the history of a group, with its creation if that was seen."""
+def _begin_history(seen: Observation, epochs: Epochs, before: int) -> None:
+    """Begin the history of a group with its creation, if the records show it, and the first changes."""
     group = seen.group
     epochs.is_found = False
     # AlterShareGroupOffsets creates a group without members. Compaction may have removed that record.
@@ -214,7 +219,7 @@ def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
         now = epochs.subscriptions.get(member_id)
         if now is not None:
             reason = "a new member joined"
-            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_about(member_id, now))
+            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_member_fields(member_id, now))
     for member_id, reason in epochs.news.gone.items():
         seen.record("OB22", EntryType.MEMBER_REMOVED, reason, member_id=member_id)
     if epochs.news.is_new_topology:
@@ -234,7 +239,7 @@ def observe_target(seen: Observation, record: MemberTarget) -> None:
 
 
 def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
-    """Apply the epoch of a complete target assignment, or its removal with the group's records."""
+    """Apply the epoch of a complete target assignment. Its tombstone shows that the group is ending."""
     epochs, group = seen.epochs(record.kind), seen.group
     seen.has_news = True
     if record.epoch is None:
@@ -260,7 +265,7 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
 
 
 def _assignor(epochs: Epochs) -> str | None:
-    """Return the assignor that all members name, or None: the coordinator then chooses one."""
+    """Return the assignor that all members name, or None if the coordinator chooses the assignor."""
     names = {member.server_assignor for member in epochs.subscriptions.values()}
     return next(iter(names)) if len(names) == 1 else None
 
@@ -271,7 +276,7 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
     member_id, now = record.member_id, record.assignment
     seen.has_news = True
     if now is None or epochs.is_ending:
-        return  # the removal of its subscription follows, or the group ends
+        return  # the tombstone of the member's subscription follows, or the group ends
     was = epochs.assigned.get(member_id)
     is_revoking = bool(now.revoking)
     since_ms = was.revoking_since_ms if was is not None and was.revoking else None
@@ -297,8 +302,8 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
 
 
 def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
-    """Record that all members have reached their targets, if they have. The state does not show this for a
-    share group, which is always Stable.
+    """Record Stable when all members have reached their targets. A share group is always Stable, so check the
+    members and not only the state.
     """
     state = group.epochs_state()
     if state != ConsumerGroupState.STABLE or not group.are_members_at_target():
@@ -332,7 +337,7 @@ def _record_step(
         "OB25",
         kind,
         "a static member left temporarily" if is_away else _step_reason(seen, now, awaiting),
-        **_about(member_id, epochs.subscriptions[member_id]),
+        **_member_fields(member_id, epochs.subscriptions[member_id]),
         member_epoch=now.epoch,
         member_state=None if is_away else _STATES[now.state].value,
         assignment_epoch=epochs.assignment_epoch,
@@ -356,7 +361,7 @@ def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions)
 
 
 def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return the reasons for a new epoch other than members and patterns: rows and sentences."""
+    """Return the row and the text of each reason for a new epoch, other than members and patterns."""
     found = []
     if epochs.kind == STREAMS:
         found = streams.reasons(epochs.topology, record)
@@ -368,7 +373,7 @@ def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> lis
 
 
 def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str, list[str]]:
-    """Return the row of a new epoch, its reason as a sentence, and the members that it is about."""
+    """Return the row of a new epoch, its reason as a sentence, and the ids of the members in the reason."""
     texts = []
     if news.joined:
         texts.append(f"{listed(news.joined, 'member')} joined")
@@ -387,7 +392,7 @@ def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str,
 
 
 def topic_ids_in(record: object) -> Iterable[bytes]:
-    """Return the topic ids that a record names."""
+    """Return the topic ids in a record's assignment."""
     if isinstance(record, MemberTarget) and record.kind != STREAMS:
         return record.partitions or ()
     if isinstance(record, MemberAssigned) and record.kind != STREAMS and record.assignment is not None:

@@ -1,6 +1,6 @@
-"""The state of a group of the cluster's own coordinator. This file holds data and queries only.
+"""The state of a group of the cluster's own coordinator. This module has only data and queries.
 
-A change of the fields is a new version in `checkpoints.codec`.
+A change of the fields requires a new version in `checkpoints.codec`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ from kafka_why.observed.records import ClassicMember, MemberSubscription
 ACTIVE, STANDBY, WARM_UP = "active", "standby", "warm-up"
 """The roles of tasks of a streams group."""
 
-# The sequence number of the entry about a group's creation. No other entry has it, so that readers see that
-# the history begins later if the creation was not seen.
+# The seq of the entry about a group's creation. No other entry has this seq, so readers notice if the records
+# do not show the creation.
 CREATION = 1
 
 
@@ -46,11 +46,11 @@ class Classic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
-    """A rebalance seen by polls: first at `first_ms` in `state` with `members`, last at `last_ms`.
+    """A rebalance that polls saw: first at `first_ms` in `state` with `members`, last at `last_ms`.
 
-    `within_ms` is as in `RebalanceSeen`. `last_members` were in the group at the last poll that found it in
-    PreparingRebalance. `before` are the members of the previous generation, once the beginning of this
-    rebalance is recorded in the history.
+    `within_ms` is as in `RebalanceSeen`. `last_members` were in the group at the last poll that found the
+    group in PreparingRebalance. `before` are the members of the previous generation, or None until the
+    beginning of this rebalance is recorded in the history.
     """
 
     run: str
@@ -64,7 +64,7 @@ class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def is_recorded(self) -> bool:
-        """Return True if the history has the beginning of this rebalance."""
+        """True if the history has the beginning of this rebalance."""
         return self.before is not None
 
 
@@ -84,12 +84,11 @@ class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class News(Struct, array_like=True, forbid_unknown_fields=True):
-    """The changes in the records of one request so far, which are the reasons of a group epoch that may
-    follow.
+    """The changes in the records of one request. They are the reasons of the group epoch that may follow.
 
-    `gone` has a reason for each member that left. `away` are static members that had left temporarily and are
-    now removed, by instance id: a member with the same instance id may follow. `changed` says what each
-    member changed. `is_new_topology`: the topology of a streams group has changed.
+    `gone` maps each member that left to a reason, and `changed` maps members to texts about their changes.
+    `away` has, by instance id, static members that had left temporarily and are now removed. A member with
+    the same instance id may follow. `is_new_topology` is True if the topology of a streams group has changed.
     """
 
     joined: list[str] = field(default_factory=list)
@@ -101,10 +100,10 @@ class News(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
-    """The partitions of a share group by their state at the share coordinator, by topic id.
+    """The partitions of a share group in each state at the share coordinator, by topic id.
 
-    `since_ms` is when each topic was added to `initializing`, and `first_ms` is the time of the group's first
-    record of this type.
+    `since_ms` is the time when each topic was added to `initializing`. `first_ms` is the time of the group's
+    first record of this type.
     """
 
     first_ms: int
@@ -116,10 +115,11 @@ class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Topology(Struct, array_like=True, forbid_unknown_fields=True):
-    """The topology of a streams group: the topics that each subtopology reads.
+    """The topology of a streams group. `sources` are the topics that each subtopology reads.
 
     `epoch` is None without a topology. `validated_epoch` is the topology epoch whose topics were found valid,
-    or -1 if they are not. `configs` are the settings of the assignment, or None before the first group epoch.
+    or -1 if they are not valid. `configs` are the settings of the assignment, or None before the first group
+    epoch.
     """
 
     epoch: int | None = None
@@ -129,19 +129,18 @@ class Topology(Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def is_ready(self) -> bool:
-        """Return True if members can have tasks: StreamsGroup.maybeUpdateGroupState."""
+        """True if members can have tasks. Source: StreamsGroup.maybeUpdateGroupState."""
         return self.epoch is not None and self.epoch == self.validated_epoch
 
 
 class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
-    """The state of a group with epochs: a consumer, share or streams group. Its group epoch is stored as
-    `ObservedGroup.generation`.
+    """The state of a consumer, share or streams group. The group epoch is `ObservedGroup.generation`.
 
-    `is_found`: the group existed before and no change of it was seen yet, so it has no history. `is_ending`:
-    its records are being removed. `is_settled`: every member has reached its target assignment since the last
-    group epoch. `changed_targets` are the members' targets that were written since the last record of a
-    target epoch. `share` is for share groups and `topology` for streams groups, which have tasks (`task_key`)
-    instead of partitions.
+    `is_found` is True while the group has no history, because the records show no change of it yet.
+    `is_ending` is True while its records are being removed. `is_settled` is True if every member has reached
+    its target assignment since the last group epoch. `changed_targets` are the targets that were written
+    since the last record of a target epoch. `share` is for share groups, and `topology` for streams groups.
+    Streams groups have tasks (`task_key`) instead of partitions.
     """
 
     kind: str
@@ -162,17 +161,18 @@ class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def task_key(role: str, subtopology: str) -> bytes:
-    """Return the key of a streams group's tasks, `active 0`, which is used like a topic id."""
+    """Return the key of a streams group's tasks, such as `active 0`. It is used like a topic id."""
     return f"{role} {subtopology}".encode()
 
 
 class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
-    """A group of the cluster's own coordinator, after its last record, which was appended at `at_ms`.
+    """A group of the cluster's own coordinator after its last record, which was appended at `at_ms`.
 
     `incarnation` and `seq` are as in `state.kafka.group.Group`. `last_entry_ms` is the time of the last
-    history entry. The last records with the same time `run_ms` are one run, because Kafka writes all records
-    of a request at one time; `run` is the id of the first of them. A group that has only offsets has neither
-    `classic` nor `epochs`. `sightings` are of rebalances whose generation has not been read yet.
+    history entry. A run is a series of records with the same time, because Kafka writes all records of a
+    request at one time. `run_ms` is the time of the last run, and `run` the id of its first record. `classic`
+    and `epochs` are None in a group that has only offsets. `sightings` are of rebalances whose generation has
+    not been read yet.
     """
 
     group_id: str
@@ -221,15 +221,15 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return ConsumerGroupState.RECONCILING.value
 
     def state_now(self) -> str:
-        """Return the state after the last entry. If a group existed before and has no entry yet, its state
-        follows from the records that compaction has left.
+        """Return the current state. If a group has no entry yet, its state follows from the records that
+        compaction has left.
         """
         if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
             return self.epochs_state()
         return self.state
 
     def are_members_at_target(self) -> bool:
-        """Return True if the target assignment is that of the current group epoch, and every member has
+        """Return True if the target assignment has the current group epoch and every member has reached
         it.
         """
         epochs = self.epochs
@@ -239,21 +239,25 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
             for has in map(epochs.assigned.get, epochs.subscriptions)
         )
 
-    def why_gone(self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int) -> str:
-        """Return a sentence about a member that is gone at `at_ms`. It says when the partitions that the
-        member had since `since_ms` were last committed.
+    def removal_reason(
+        self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int
+    ) -> str:
+        """Return a sentence about a member that is gone at `at_ms`, with the time of its last commit. The
+        member had the partitions `held` since `since_ms`.
         """
         text, partitions = f"member {member_id} left or expired", list(held)
         if not partitions:
             return text
         offsets = (self.offsets.get(p.topic, {}).get(p.partition) for p in partitions)
         last_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
-        if last_ms == since_ms:  # both are known from the same poll, so their order is not
+        if last_ms == since_ms:  # both are from the same poll, so their order is unknown
             return text
         return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
-        """Return the partitions of a classic member; none if its assignment is not of Kafka's consumer."""
+        """Return the partitions of a classic member, or [] if its assignment is not one of Kafka's
+        consumer.
+        """
         if self.protocol_type != PROTOCOL_TYPE or not member.assignment:
             return []
         try:
@@ -269,7 +273,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
-        """Return topic names by id: `names`, and those in the group's own records."""
+        """Return topic names by id: `names`, and the names in the group's own records."""
         if self.epochs is None:
             return dict(names)
         own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}

@@ -1,4 +1,4 @@
-"""The handling of one record, and its results: entries of the history and changes of offsets."""
+"""The processing of one record, and its results: history entries and changes of offsets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from kafka_why.observed.group import CREATION, Epochs, ObservedGroup
 from kafka_why.observed.records import ClassicMember
 
 
-class At(NamedTuple):
-    """The append time of a record in ms, and its id. `incarnation` is the incarnation of a group that begins
-    with this record.
+class RecordPosition(NamedTuple):
+    """The append time of a record in ms, and the record's id. A group that begins with this record gets
+    `incarnation`.
     """
 
     time_ms: int
@@ -30,15 +30,15 @@ class At(NamedTuple):
 
 
 class Observation(Struct):
-    """The handling of one record. Handlers change `group`, and add entries with `record`.
+    """The processing of one record. Handlers change `group`, and add entries with `record`.
 
-    `names` are topic names by id. `has_news`: the group's view has changed. `is_over`: the group has ended.
-    `removed_ms` is when a classic group without earlier records was removed: a group with epochs that begins
-    at that time is not new but converted.
+    `names` are topic names by id. `has_news` is True if the group's view has changed. `is_over` is True if
+    the group has ended. `removed_ms` is the time when a classic group without earlier records was removed. A
+    group with epochs that begins at that time is not new but converted.
     """
 
     group: ObservedGroup
-    at: At
+    at: RecordPosition
     names: Mapping[bytes, str]
     history: list[HistoryEntry] = field(default_factory=list)
     offsets: list[OffsetChange] = field(default_factory=list)
@@ -56,7 +56,9 @@ class Observation(Struct):
         at_ms: int | None = None,
         **details: Any,
     ) -> None:
-        """Add an entry, and bring the group to `to_state`. `rule` is a row of docs/observe.md."""
+        """Add an entry, and set the group's state to `to_state`, if given. `rule` is a row of
+        docs/observe.md.
+        """
         group = self.group
         is_creation = type_ is EntryType.GROUP_CREATED
         assert not is_creation or group.seq == CREATION, "a creation is the first entry"
@@ -90,16 +92,16 @@ class Observation(Struct):
         )
 
     def epochs(self, kind: str) -> Epochs:
-        """Return the group's epochs. A group without epochs, or of another kind, becomes a group of this
-        kind.
+        """Return the group's epochs. A classic group, or a group with another `kind`, becomes a group with
+        this `kind`.
         """
         group = self.group
         if group.epochs is None or group.epochs.kind != kind:
-            if group.classic is not None or group.epochs is not None:  # the record that ended that is missing
-                self.lose()
+            if group.classic is not None or group.epochs is not None:  # the tombstone is missing
+                self.skip_seq()
                 group.generation = 0
             elif self.at.time_ms == self.removed_ms and group.seq == CREATION:
-                self.lose()
+                self.skip_seq()
             group.epochs, group.classic, group.sightings = Epochs(kind), None, []
             group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
         return group.epochs
@@ -107,8 +109,8 @@ class Observation(Struct):
     def record_if_seen(
         self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
     ) -> None:
-        """Add an entry of a group with epochs if a change of the group was already seen. Otherwise only
-        update the group's state.
+        """Add an entry of a group with epochs if the group already has a history. Otherwise only update the
+        group's state.
         """
         group = self.group
         assert group.epochs is not None
@@ -118,17 +120,19 @@ class Observation(Struct):
             group.state, group.state_timestamp_ms = group.epochs_state(), self.at.time_ms
 
     def delete(self, rule: str, reason: str) -> None:
-        """End the group. If it has offsets, these remain in a group without members."""
+        """Record that the group was deleted. If it has offsets, they remain in a group without members."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         self.is_over = True
 
-    def lose(self) -> None:
+    def skip_seq(self) -> None:
         """Skip a sequence number of the history, because records are missing."""
         self.group.seq += 1
 
 
 def listed_partitions(seen: Observation, partitions: Partitions) -> str:
-    """Return `orders-0, orders-1`, or a streams group's tasks by Kafka's names, `active 0_3`."""
+    """Return a text such as `orders-0, orders-1`. Tasks of a streams group have Kafka's names:
+    `active 0_3`.
+    """
     joint = "_" if seen.group.type_name == STREAMS else "-"
     shown = seen.group.shown(partitions, seen.names)
     texts = [f"{name}{joint}{number}" for name, numbers in shown.items() for number in numbers]
@@ -136,7 +140,7 @@ def listed_partitions(seen: Observation, partitions: Partitions) -> str:
 
 
 def listed(ids: Iterable[str], noun: str) -> str:
-    """Return a list as text: `member a`, `members a and b`, `members a, b and c`."""
+    """Return a text such as `member a`, `members a and b`, or `members a, b and c`."""
     names = list(ids)
     if len(names) == 1:
         return f"{noun} {names[0]}"
@@ -144,8 +148,8 @@ def listed(ids: Iterable[str], noun: str) -> str:
 
 
 class Change(Struct, frozen=True):
-    """The difference between two lists of members. `back` are static members with a new id, and the former
-    id.
+    """The difference between two lists of members. `back` are static members that have a new member id, each
+    with its former id.
     """
 
     joined: list[ClassicMember]
@@ -183,8 +187,8 @@ def difference(
 def open_rebalance(
     seen: Observation, change: Change, at_ms: int, *, within_ms: int | None = None, also: str = ""
 ) -> None:
-    """Record that a rebalance began at `at_ms`, or at most `within_ms` earlier, and the changes that led to
-    it.
+    """Record that a rebalance began at `at_ms` or at most `within_ms` earlier, and the changes of members
+    that led to the rebalance.
     """
     group = seen.group
     rule, reason, member_ids = _reason(seen, change, at_ms)
@@ -204,7 +208,7 @@ def open_rebalance(
 
 
 def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
-    """Return the row, the reason as a sentence, and the members that it is about."""
+    """Return the row, the reason as a sentence, and the ids of the members in the reason."""
     joined = [m.member_id for m in change.joined]
     gone = [m.member_id for m in change.gone]
     back = [m.member_id for m, _ in change.back]
@@ -213,7 +217,7 @@ def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, li
     if joined:
         texts.append(f"{listed(joined, 'member')} joined")
     if gone:
-        texts.append("; ".join(why_gone(seen, m, at_ms) for m in change.gone))
+        texts.append("; ".join(removal_reason(seen, m, at_ms) for m in change.gone))
     if back:
         texts.append(f"static {listed(back, 'member')} came back")
     if changed:
@@ -231,12 +235,12 @@ def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, li
 _ROWS = ("OB4", "OB3", "OB5", "OB6")
 
 
-def why_gone(seen: Observation, member: ClassicMember, at_ms: int) -> str:
+def removal_reason(seen: Observation, member: ClassicMember, at_ms: int) -> str:
     """Return a sentence about a member that is gone at `at_ms`."""
     group = seen.group
     assert group.classic is not None
     held, since_ms = group.held_by(member), group.classic.since_ms
-    return group.why_gone(member.member_id, held, since_ms, at_ms)
+    return group.removal_reason(member.member_id, held, since_ms, at_ms)
 
 
 def record_members(
@@ -248,7 +252,7 @@ def record_members(
 ) -> None:
     """Record each member that joined, left, came back or changed. `why` returns the reason of an entry."""
     for member, former in change.back:
-        record_back(seen, rule, member, former, at_ms)
+        record_return(seen, rule, member, former, at_ms)
     for kind, members in (
         (EntryType.MEMBER_ADDED, change.joined),
         (EntryType.MEMBER_REMOVED, change.gone),
@@ -258,10 +262,10 @@ def record_members(
             if why is not None:
                 reason = why(member)
             elif kind is EntryType.MEMBER_REMOVED:
-                reason = why_gone(seen, member, at_ms)
+                reason = removal_reason(seen, member, at_ms)
             else:
                 reason = _MEMBER_REASONS[kind]
-            seen.record(rule, kind, reason, at_ms=at_ms, **_about(member))
+            seen.record(rule, kind, reason, at_ms=at_ms, **_member_fields(member))
 
 
 _MEMBER_REASONS = {
@@ -270,7 +274,7 @@ _MEMBER_REASONS = {
 }
 
 
-def record_back(seen: Observation, rule: str, member: ClassicMember, former: str, at_ms: int) -> None:
+def record_return(seen: Observation, rule: str, member: ClassicMember, former: str, at_ms: int) -> None:
     """Record that a static member came back under a new id."""
     seen.record(
         rule,
@@ -278,11 +282,11 @@ def record_back(seen: Observation, rule: str, member: ClassicMember, former: str
         "a static member came back",
         at_ms=at_ms,
         replaced_member_id=former,
-        **_about(member),
+        **_member_fields(member),
     )
 
 
-def _about(member: ClassicMember) -> dict[str, str | None]:
+def _member_fields(member: ClassicMember) -> dict[str, str | None]:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.group_instance_id,
@@ -292,7 +296,7 @@ def _about(member: ClassicMember) -> dict[str, str | None]:
 
 
 def topics_of(protocol_type: str | None, member: ClassicMember) -> tuple[str, ...] | None:
-    """Return the topics that a member subscribes to, or None if its bytes are not of Kafka's consumer."""
+    """Return the topics of a member's subscription, or None if it is not one of Kafka's consumer."""
     if protocol_type != PROTOCOL_TYPE:
         return None
     try:

@@ -1,8 +1,8 @@
 """Derives a group's history from polls alone, for principals that may not read `__consumer_offsets`.
 
 The changes from one poll to the next are converted to sightings of rebalances, and to the records that the
-group's coordinator would have written, all at the time of the poll. So `kafka_why.observed.step` derives the
-history as from a log. No IO here.
+group's coordinator would have written at the time of the poll. `kafka_why.observed.step` then derives the
+history as from a log. This module does no IO.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.group import CREATION, ObservedGroup
-from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.observation import Observation, RecordPosition
 from kafka_why.observed.records import (
     AnyRecord,
     ClassicGeneration,
@@ -38,15 +38,15 @@ from kafka_why.observed.records import (
     TargetEpoch,
     TopologySent,
 )
-from kafka_why.observed.step import observe, sight
+from kafka_why.observed.step import observe, observe_rebalancing
 
 REBALANCING = (GroupState.PREPARING_REBALANCE.value, GroupState.COMPLETING_REBALANCE.value)
 
 
 class ClassicPoll(Struct, frozen=True):
-    """The response to a DescribeGroups for a classic group, with the times of request and response.
+    """The response to DescribeGroups for a classic group, with the times of request and response.
 
-    Members have subscriptions and assignments if the group is Stable, else empty bytes.
+    The subscriptions and assignments of members are empty bytes unless the group is Stable.
     """
 
     asked_ms: int
@@ -56,8 +56,8 @@ class ClassicPoll(Struct, frozen=True):
     protocol_name: str | None
     members: tuple[ClassicMember, ...]
 
-    def moved(self, by_ms: int) -> "ClassicPoll":
-        """Return the poll with its times shifted to another clock."""
+    def shifted(self, by_ms: int) -> "ClassicPoll":
+        """Return the poll with `by_ms` added to its times."""
         return replace(self, asked_ms=self.asked_ms + by_ms, answered_ms=self.answered_ms + by_ms)
 
 
@@ -66,29 +66,29 @@ class RebalanceDetector:
 
     def __init__(self) -> None:
         self.completing_ms: int | None = None
-        """When the rebalance under way was first seen to have formed a generation."""
+        """The time of the first poll that saw the current rebalance in CompletingRebalance, or None."""
         self._run: RebalanceSeen | None = None
-        self._calm_ms: int | None = None
+        self._stable_ms: int | None = None
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return True if the group was rebalancing at the last poll."""
+        """True if the group was rebalancing at the last poll."""
         return self._run is not None
 
-    def take(self, poll: ClassicPoll, calm_ms: int) -> RebalanceSeen | None:
-        """Return a sighting of a rebalance, or of its end, in the next poll. Return None if the group neither
-        was rebalancing before nor is now.
+    def apply(self, poll: ClassicPoll, stable_ms: int) -> RebalanceSeen | None:
+        """Apply the next poll. Return a sighting of a rebalance or of its end, or None if the group was not
+        rebalancing at the last poll and is not rebalancing now.
 
-        If this is the first poll, the group was not rebalancing at `calm_ms`.
+        `stable_ms` is a time before the first poll at which the group was not rebalancing.
         """
         before = self._run
         if poll.state not in REBALANCING:
-            self._run, self.completing_ms, self._calm_ms = None, None, poll.asked_ms
+            self._run, self.completing_ms, self._stable_ms = None, None, poll.asked_ms
             return None if before is None else _seen(before.run, before.first_ms, before.within_ms, poll)
         if before is not None:
             run, first_ms, within_ms = before.run, before.first_ms, before.within_ms
         else:
-            since_ms = calm_ms if self._calm_ms is None else self._calm_ms
+            since_ms = stable_ms if self._stable_ms is None else self._stable_ms
             run, first_ms = f"DescribeGroups at {poll.answered_ms}", poll.answered_ms
             within_ms = max(poll.answered_ms - since_ms, 0)
         if poll.state == GroupState.COMPLETING_REBALANCE and self.completing_ms is None:
@@ -100,7 +100,7 @@ class RebalanceDetector:
 
 
 def _seen(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
-    """Return a sighting. Everything else that is known of the group is read up to the poll."""
+    """Return a sighting. Its `read_ms` is the time of the poll, because the history has no other source."""
     return RebalanceSeen(
         run=run,
         state=poll.state,
@@ -128,7 +128,7 @@ class PolledMember(Struct, frozen=True):
 
 
 class EpochsPoll(Struct, frozen=True):
-    """A group with epochs as its coordinator describes it. `names` are topic names by id."""
+    """A coordinator's description of a group with epochs. `names` are topic names by id."""
 
     answered_ms: int
     kind: str
@@ -155,19 +155,19 @@ class PolledGroup:
         self._detector = RebalanceDetector()
         self._is_counted = True
         self._committed: dict[TopicPartition, int] = {}
-        self._at = At(0, "", "")
+        self._at = RecordPosition(0, "", "")
         self.names: Mapping[bytes, str] = {}
 
-    def take(
+    def apply(
         self,
         poll: ClassicPoll | EpochsPoll | None,
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        """Apply the next poll: the group, or None if it does not exist, and its committed offsets."""
+        """Apply the next poll. `poll` is None if the group does not exist."""
         self.polls += 1
         name = f"poll {self.polls} at {now_ms}"
-        self._at = At(now_ms, name, name)
+        self._at = RecordPosition(now_ms, name, name)
         for partition, offset in committed.items():
             if self._committed.get(partition) != offset:
                 found = Offset(offset, -1, "", now_ms, None, None)
@@ -178,18 +178,18 @@ class PolledGroup:
             return
         kind = CLASSIC if isinstance(poll, ClassicPoll) else poll.kind
         if self._kind != kind and (self._kind is not None or self.polls == 1):
-            self._find(poll)
+            self._begin_history(poll)
         self._kind = kind
         if isinstance(poll, ClassicPoll):
-            self._take_classic(poll)
+            self._apply_classic(poll)
             return
         self.names = poll.names
         for record in _changes(self._last or _empty_poll(kind, -1), poll):
             self._observe(record)
         self._last = poll
 
-    def _find(self, poll: ClassicPoll | EpochsPoll) -> None:
-        """Begin the history of a group that existed before the first poll or has changed its kind."""
+    def _begin_history(self, poll: ClassicPoll | EpochsPoll) -> None:
+        """Begin the history of a group that existed before the first poll or has changed its type."""
         was = self.group
         self.group = ObservedGroup(
             self._group_id,
@@ -201,7 +201,7 @@ class PolledGroup:
         self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
-        """End a group that no longer exists. The members of the last poll are removed first."""
+        """End a group that no longer exists. First remove the members of the last poll."""
         kind, last, self._kind, self._last = self._kind, self._last, None, None
         if kind == CLASSIC:
             if self.group is not None and self.group.member_ids():
@@ -212,39 +212,41 @@ class PolledGroup:
                 self._observe(record)
             self._observe(GroupEpochRemoved())
 
-    def _take_classic(self, poll: ClassicPoll) -> None:
+    def _apply_classic(self, poll: ClassicPoll) -> None:
         group = self.group
         has_members = group is not None and group.classic is not None
         was_rebalancing, completing_ms = self._detector.is_rebalancing, self._detector.completing_ms
-        seen = self._detector.take(poll, group.classic.since_ms if group and group.classic else poll.asked_ms)
+        seen = self._detector.apply(
+            poll, group.classic.since_ms if group and group.classic else poll.asked_ms
+        )
         if poll.state not in REBALANCING:
-            leaked = max(map(_generation_after, poll.members), default=0)
+            reported = max(map(_reported_generation, poll.members), default=0)
             was = group.classic.members if group is not None and group.classic is not None else ()
-            if self._is_counted and leaked and group is not None:
-                group.generation, self._is_counted = leaked - 1, False
-            is_later = group is not None and leaked > group.generation
-            is_same = has_members and _held(was) == _held(poll.members)
+            if self._is_counted and reported and group is not None:
+                group.generation, self._is_counted = reported - 1, False
+            is_later = group is not None and reported > group.generation
+            is_same = has_members and _assignments(was) == _assignments(poll.members)
             if was_rebalancing or is_later or not is_same:
-                self._observe(self._generation(poll.members, poll, leaked, completing_ms))
+                self._observe(self._generation(poll.members, poll, reported, completing_ms))
         if seen is not None and self.group is not None:
-            self._add(sight(self.group, seen, self._at))
+            self._add(observe_rebalancing(self.group, seen, self._at))
 
     def _generation(
         self,
         members: tuple[ClassicMember, ...],
         poll: ClassicPoll | None = None,
-        leaked: int = 0,
+        reported: int = 0,
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
-        """Return the record of the next generation. `leaked` is its number if the members' subscriptions show
-        it, else 0; the number is then counted.
+        """Return the record of the next generation. `reported` is its number by the members' subscriptions,
+        or 0 if they do not have the number. Then generations are counted.
         """
         group = self.group
         is_first = group is not None and group.classic is None and group.seq > CREATION
         number = (0 if group is None else group.generation) + (not is_first)
         return ClassicGeneration(
             protocol_type=PROTOCOL_TYPE if poll is None else poll.protocol_type,
-            generation=max(number, leaked),
+            generation=max(number, reported),
             protocol_name=None if poll is None else poll.protocol_name,
             leader_id=None,
             since_ms=formed_ms,
@@ -260,9 +262,9 @@ class PolledGroup:
         self.entries += seen.history
 
 
-def _generation_after(member: ClassicMember) -> int:
-    """Return the generation after the one that the member had when it joined, or 0 if it does not send
-    one.
+def _reported_generation(member: ClassicMember) -> int:
+    """Return the group's generation by the member's subscription, or 0 if unknown. The subscription has the
+    generation before the member joined.
     """
     try:
         return (decode_subscription(member.subscription).generation_id or -1) + 1
@@ -270,14 +272,12 @@ def _generation_after(member: ClassicMember) -> int:
         return 0
 
 
-def _held(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str, bytes]:
+def _assignments(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str, bytes]:
     return {m.member_id: m.assignment for m in members}
 
 
 def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
-    """Yield the records that lead from one poll to the next, in the order in which a coordinator writes
-    them.
-    """
+    """Yield the records of the changes from one poll to the next, in the order of a coordinator."""
     had, kind = was.members, now.kind
     for member_id in had.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
@@ -313,8 +313,8 @@ def _group_epoch(now: EpochsPoll) -> GroupEpoch:
 
 
 def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
-    """Return a member's target assignment, or None if unknown. A share group's member that is at the epoch of
-    the target has reached it.
+    """Return a member's target assignment, or None if unknown. In a share group, a member has its target
+    assignment if it is at the epoch of the target assignment.
     """
     if poll.kind != SHARE:
         return member.target
@@ -322,8 +322,8 @@ def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
 
 
 def _step(member: PolledMember, poll: EpochsPoll, before: PolledMember | None) -> MemberAssignment:
-    """Return a member's current assignment. Polls show neither its state, which is derived once the member is
-    at the epoch of the target, nor the partitions that it has to give up.
+    """Return a member's current assignment. Polls do not show the partitions that the member has to give up.
+    They do not show its state, either, which is known only at the epoch of the target assignment.
     """
     is_there = member.epoch == poll.assignment_epoch
     has_all = member.assigned == _target(member, poll)

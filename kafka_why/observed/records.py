@@ -1,9 +1,9 @@
 """The contents of records of `__consumer_offsets`, one class for each kind of record.
 
-A tombstone has None as its value, or a class of its own. Times are in milliseconds. Consumer, share and
-streams groups have the same kinds of records; `kind` says which of them the group is. The tasks of streams
-groups are stored as partitions under a key of role and subtopology (`kafka_why.observed.group.task_key`).
-Source: OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, ShareGroup*Value.json,
+A tombstone has None as its value, or has its own class. Times are in milliseconds. Consumer, share and
+streams groups have the same kinds of records; `kind` is the group's type. The tasks of streams groups are
+stored as partitions under a key of role and subtopology (`kafka_why.observed.group.task_key`). Source:
+OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, ShareGroup*Value.json,
 StreamsGroup*Value.json.
 """
 
@@ -24,7 +24,7 @@ class OffsetCommitted(Struct, frozen=True, gc=False):
 
 
 class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a classic group. `subscription` and `assignment` are the bytes of its client."""
+    """A member of a classic group. `subscription` and `assignment` are the bytes that its clients encoded."""
 
     member_id: str
     group_instance_id: str | None
@@ -37,10 +37,11 @@ class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class ClassicGeneration(Struct, frozen=True):
-    """A generation of a classic group. Kafka writes it when it has its assignment, or has no members.
+    """A generation of a classic group. Kafka writes the record when the leader's assignment has arrived, or
+    when the group has no members.
 
-    `since_ms` is when the generation was formed, because it is the time at which the group entered the state
-    before that. It is None before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
+    `since_ms` is the time when the generation was formed (the record's current_state_timestamp), or None
+    before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
     """
 
     protocol_type: str
@@ -58,8 +59,8 @@ class ClassicGroupRemoved(Struct, frozen=True):
 class GroupEpoch(Struct, frozen=True):
     """The group epoch. `metadata_hash` is 0 before Kafka 4.1.
 
-    Only streams groups have the topology epoch whose topics were found valid (-1 if they are not) and the
-    settings of the assignment.
+    Only streams groups have `assignment_configs`, the settings of the assignment, and
+    `validated_topology_epoch`, the topology epoch whose topics were found valid, or -1 if they are not valid.
     """
 
     epoch: int
@@ -74,13 +75,13 @@ class GroupEpochRemoved(Struct, frozen=True):
 
 
 class SubscribedTopics(Struct, frozen=True):
-    """The subscribed topics of a group, in Kafka 3.7 to 4.0: name and number of partitions by topic id."""
+    """The names and partition counts of a group's subscribed topics by topic id, in Kafka 3.7 to 4.0."""
 
     topics: Mapping[bytes, tuple[str, int]]
 
 
 class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Fields that only a member of a streams group sends. `user_endpoint` is HOST:PORT."""
+    """The fields that only members of streams groups send. `user_endpoint` is HOST:PORT."""
 
     topology_epoch: int
     process_id: str
@@ -89,7 +90,9 @@ class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The subscription of a member of a group with epochs. `is_classic`: it uses the classic protocol."""
+    """The subscription of a member of a group with epochs. `is_classic` is True if the member uses the
+    classic protocol.
+    """
 
     instance_id: str | None
     rack_id: str | None
@@ -113,15 +116,15 @@ class MemberSubscribed(Struct, frozen=True):
 
 
 class RegexResolved(Struct, frozen=True):
-    """The topics that a pattern matches, or None if no member has the pattern any longer."""
+    """The topics that a pattern matches, or None if no member subscribes to the pattern any longer."""
 
     regex: str
     topics: tuple[str, ...] | None
 
 
 class TargetEpoch(Struct, frozen=True):
-    """The epoch of the target assignment, or None if it was removed, and when the assignment was computed, or
-    None before Kafka 4.3.
+    """The epoch of the target assignment, or None if the assignment was removed. `computed_ms` is the time
+    when it was computed, or None before Kafka 4.3.
     """
 
     epoch: int | None
@@ -130,7 +133,7 @@ class TargetEpoch(Struct, frozen=True):
 
 
 class MemberTarget(Struct, frozen=True):
-    """A member's target assignment, or None if it was removed."""
+    """A member's target assignment, or None if the target assignment was removed."""
 
     member_id: str
     partitions: Partitions | None
@@ -138,8 +141,8 @@ class MemberTarget(Struct, frozen=True):
 
 
 class MemberAssignment(Struct, frozen=True):
-    """The partitions that a member has and has to give up. `state` is the number of the consumer protocol's
-    MemberState.
+    """The partitions that a member has, and the ones that it has to give up (`revoking`). `state` is a code
+    of the consumer protocol's MemberState.
     """
 
     epoch: int
@@ -150,7 +153,7 @@ class MemberAssignment(Struct, frozen=True):
 
 
 class MemberAssigned(Struct, frozen=True):
-    """A member's assignment, or None if it was removed."""
+    """A member's current assignment, or None if the member was removed."""
 
     member_id: str
     assignment: MemberAssignment | None
@@ -158,9 +161,8 @@ class MemberAssigned(Struct, frozen=True):
 
 
 class SharePartitions(Struct, frozen=True):
-    """The partitions of a share group whose state the share coordinator was asked to initialize, or has
-    initialized, and the topics whose state it was asked to delete. `names` are topic names by id. All fields
-    of the tombstone are empty.
+    """The states of a share group's partitions at the share coordinator. The state of `deleting` topics is
+    being deleted. `names` are topic names by id. All fields of a tombstone are empty.
     """
 
     initializing: Partitions
@@ -170,8 +172,8 @@ class SharePartitions(Struct, frozen=True):
 
 
 class TopologySent(Struct, frozen=True):
-    """The topology of a streams group: its epoch, and the topics that each subtopology reads, including
-    repartition topics, or `/PATTERN/`. The epoch is None if the topology was removed.
+    """The topology of a streams group. `epoch` is None if the topology was removed. `sources` maps each
+    subtopology to the topics that it reads, including repartition topics, or to `/PATTERN/`.
     """
 
     epoch: int | None

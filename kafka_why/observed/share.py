@@ -1,9 +1,9 @@
 """Derives the history of share groups' partitions, whose state is at the share coordinator. Rows OB40 to
 OB44.
 
-The group coordinator asks the share coordinator to initialize partitions and to delete their state. It writes
-each request and its result to the log (ShareGroupStatePartitionMetadata). Only initialized partitions are in
-target assignments.
+The group coordinator sends requests to the share coordinator to initialize partitions and to delete their
+state. It writes each request and its result to the log (ShareGroupStatePartitionMetadata). Target assignments
+have only initialized partitions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ _UNKNOWN = "<UNKNOWN>"
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, or "" if the change does not lead to a new epoch."""
+    """Return a text about the member's change, or "" if the change does not lead to a new epoch."""
     return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
 
 
 def observe_partitions(seen: Observation, record: SharePartitions) -> None:
-    """Apply the partitions that are initializing, initialized or being deleted."""
+    """Apply the new states of the group's partitions at the share coordinator."""
     epochs = seen.epochs(SHARE)
     if epochs.is_ending:  # the state was deleted before the group
         return
@@ -113,7 +113,7 @@ def without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> P
 
 
 def reasons(seen: Observation, epochs: Epochs) -> list[tuple[str, str]]:
-    """Return the reasons for a new epoch that concern partitions. Source:
+    """Return the reason for a new epoch if initialized partitions are in no target assignment. Source:
     GroupMetadataManager.initializedAssignmentPending.
     """
     state = epochs.share

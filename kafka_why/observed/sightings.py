@@ -1,11 +1,11 @@
 """Applies sightings: polls that found a classic group rebalancing, which its log does not show. Rows OB30 to
 OB33.
 
-The log has a generation only once its assignment is stored. Polls of the brokers (ListGroups, DescribeGroups)
-show a group while it rebalances, so they bound when the rebalance began, and show the members at that time.
-They do not distinguish members that have joined from those that the others wait for. Sightings and the log
-arrive independently. So the beginning of a rebalance is recorded in the history only when the log has been
-read up to it: at the generation that follows, or when a sighting says how far the log has been read.
+The log has a generation only after its assignment is stored. Polls of the brokers (ListGroups,
+DescribeGroups) show a group while it rebalances. They show about when the rebalance began, and the members at
+that time. They do not distinguish members that have joined from members that the others wait for. Sightings
+and the log arrive independently. The beginning of a rebalance is recorded in the history after the log has
+been read up to it: at the next generation, or when `read_ms` of a sighting is late enough.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from kafka_why.observed.observation import (
     difference,
     open_rebalance,
     record_members,
-    why_gone,
+    removal_reason,
 )
 from kafka_why.observed.records import ClassicMember
 
-# A generation that was formed longer than this after the last sighting may be of another rebalance.
+# A generation that was formed longer than this after the last sighting may belong to another rebalance.
 SILENCE_MAX_MS = 15_000
 # The assumed maximum difference of two brokers' clocks.
 CLOCKS_DIFFER_MS = 500
@@ -39,23 +39,23 @@ def observe_sighting(seen: Observation, now: RebalanceSeen) -> None:
     found = next((s for s in group.sightings if s.run == now.run), None)
     if now.is_over:
         if found is not None and now.read_ms is not None and now.read_ms >= now.seen_ms:
-            _end(seen, found)
+            _end_without_generation(seen, found)
         return
     if found is None:
-        found = _begun(group, group.classic, now)
+        found = _new_sighting(group, group.classic, now)
         if found is None or len(group.sightings) == _SIGHTINGS_MAX:
             return
         group.sightings.append(found)
     _update(group.classic, found, now)
     if now.read_ms is not None and now.read_ms >= found.first_ms:
         for earlier in group.sightings[: group.sightings.index(found)]:
-            _end(seen, earlier)
+            _end_without_generation(seen, earlier)
         if not found.is_recorded and found.members is not None:
             _record_beginning(seen, found, [], found.first_ms)
 
 
 def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
-    # The earliest time is the best estimate, because each was delayed until its record was written.
+    # The earliest time is the best estimate, because a sighting is delayed until its record is written.
     if not found.is_recorded and now.first_ms > classic.since_ms + CLOCKS_DIFFER_MS:
         found.first_ms = min(found.first_ms, now.first_ms)
     found.last_ms = now.seen_ms
@@ -63,50 +63,50 @@ def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
         found.last_members = None if now.members is None else [m.member_id for m in now.members]
 
 
-def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
-    """Return a sighting of a new rebalance, or None if it may be of one before the group's last
-    generation.
+def _new_sighting(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
+    """Return the sighting of a new rebalance, or None if the poll may show the rebalance that formed the
+    group's last generation.
     """
     # A new group had no rebalance before its first generation, so the clocks' difference does not matter.
     is_new = group.generation == 0 and not classic.members
     since_ms = classic.since_ms if is_new else classic.since_ms + CLOCKS_DIFFER_MS
     if now.first_ms > since_ms:
         members = now.members if now.seen_ms == now.first_ms else None
-        return _sighting(now, now.first_ms, now.within_ms, members)
+        return _build_sighting(now, now.first_ms, now.within_ms, members)
     # The series of polls began earlier, so a generation was stored meanwhile and the group rebalances again.
     if now.seen_ms > since_ms:
-        return _sighting(now, now.seen_ms, now.seen_ms - classic.since_ms, now.members)
+        return _build_sighting(now, now.seen_ms, now.seen_ms - classic.since_ms, now.members)
     return None
 
 
-def _sighting(
+def _build_sighting(
     now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
 ) -> Sighting:
-    """Return a new sighting. It has members only if they were polled before the generation was formed."""
-    # Once the generation is formed, polls show its members instead of those at the beginning.
+    """Return a new sighting. It has members only if the poll was before the generation was formed."""
+    # After the generation is formed, polls show its members instead of the members at the beginning.
     is_early = now.state == GroupState.PREPARING_REBALANCE
     known = list(members) if members is not None and is_early else None
     return Sighting(now.run, now.state, first_ms, within_ms, known, now.seen_ms)
 
 
-def claim(
+def claim_sighting(
     seen: Observation, members: Sequence[ClassicMember], formed_ms: int, *, also: str
 ) -> Sighting | None:
-    """Return the sighting of the rebalance that formed a generation with these members, or None if there is
-    none.
+    """Return the sighting of the rebalance that formed a generation with these members, or None if polls did
+    not see the rebalance.
 
-    The beginning of that rebalance is recorded in the history unless it already was. `also` is appended to
+    Record the beginning of the rebalance in the history, unless it is already recorded. `also` is appended to
     its reason.
     """
     group = seen.group
     stored_ms = seen.at.time_ms
-    mine = [s for s in group.sightings if s.is_recorded or s.first_ms < stored_ms]
+    candidates = [s for s in group.sightings if s.is_recorded or s.first_ms < stored_ms]
     later_ms = stored_ms + CLOCKS_DIFFER_MS
     group.sightings = [s for s in group.sightings if s.first_ms > later_ms and not s.is_recorded]
-    recorded = next((s for s in mine if s.is_recorded), None)
-    if recorded is not None or not mine:
+    recorded = next((s for s in candidates if s.is_recorded), None)
+    if recorded is not None or not candidates:
         return recorded
-    found = mine[-1]
+    found = candidates[-1]
     earliest_ms = found.first_ms - found.within_ms
     if formed_ms - found.last_ms > SILENCE_MAX_MS or formed_ms < earliest_ms:
         return None
@@ -117,8 +117,8 @@ def claim(
 
 
 def _is_of_later_rebalance(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
-    """Return True if the sighting is of a later rebalance: it lacks a member of both generations, and no
-    member id is used twice.
+    """Return True if the sighting lacks a member of both generations. Because no member id is used twice, it
+    is then the sighting of a later rebalance.
     """
     assert seen.group.classic is not None
     stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
@@ -128,16 +128,16 @@ def _is_of_later_rebalance(seen: Observation, found: Sighting, formed: Sequence[
 def _record_beginning(
     seen: Observation, found: Sighting, formed: Sequence[ClassicMember], at_ms: int, also: str = ""
 ) -> None:
-    """Record the beginning of a rebalance. `formed` are the members of its generation, if it has formed
-    one.
+    """Record the beginning of a rebalance. `formed` are the members of the generation that it formed, or []
+    if it has not formed one yet.
     """
     group = seen.group
     classic = group.classic
     assert classic is not None
     before = classic.members
     change = difference(before, formed, group.protocol_type)
-    there = _there(before, formed, found) if found.members is not None else list(formed)
-    at_first = difference(before, there, group.protocol_type)
+    first_members = _first_members(before, formed, found) if found.members is not None else list(formed)
+    at_first = difference(before, first_members, group.protocol_type)
     earliest_ms = max(found.first_ms - found.within_ms, group.last_entry_ms)
     at_ms = max(at_ms, group.last_entry_ms)
     open_rebalance(
@@ -147,24 +147,24 @@ def _record_beginning(
         within_ms=max(at_ms - earliest_ms, 0),
         also=also,
     )
-    found.before, classic.members = before, there
+    found.before, classic.members = before, first_members
 
 
-def _there(
+def _first_members(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """Return the members at the first sighting, each with its data in the formed generation, or else in the
-    previous one, or else in the poll.
+    """Return the members at the first sighting. The data of a member is from the formed generation, or else
+    from the previous generation, or else from the poll.
 
-    If a generation was formed, members of neither generation are omitted: if clocks differ, they may belong
-    to the next one.
+    If a generation was formed, omit members that are in neither generation. They may belong to the next
+    generation if clocks differ.
     """
     known = {m.member_id: m for m in (*before, *formed)}
-    there = [m for m in found.members or () if not formed or m.member_id in known]
-    return [known.get(m.member_id) or _as_seen(m) for m in there]
+    first_members = [m for m in found.members or () if not formed or m.member_id in known]
+    return [known.get(m.member_id) or _classic_member(m) for m in first_members]
 
 
-def _as_seen(member: SeenMember) -> ClassicMember:
+def _classic_member(member: SeenMember) -> ClassicMember:
     return ClassicMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
@@ -182,8 +182,8 @@ def record_changes_since_sighting(
 ) -> list[str] | None:
     """Record the members that joined and left after the group was first seen rebalancing.
 
-    Returns the members that the others may have waited for: those of the previous generation that were in the
-    group when it was last seen and are gone now. Returns None if there are none.
+    Return the members that the others may have waited for, or None: the members of the previous generation
+    that were in the group at the last sighting but are not in the new generation.
     """
     still = set(sighting.last_members or ())
     had = {m.member_id for m in sighting.before or ()}
@@ -191,7 +191,7 @@ def record_changes_since_sighting(
     awaited = still & had if ago_ms <= SILENCE_MAX_MS else set()
 
     def why(member: ClassicMember) -> str:
-        text = why_gone(seen, member, formed_ms)
+        text = removal_reason(seen, member, formed_ms)
         if member.member_id not in awaited:
             return text
         return f"{text}; it was a member {ago_ms / 1000:.1f} s before the generation was formed"
@@ -202,14 +202,14 @@ def record_changes_since_sighting(
 
 
 def end_all(seen: Observation) -> None:
-    """End all sightings: the log shows that these rebalances are over and formed no generation."""
+    """End all sightings, because the log shows that their rebalances ended without a generation."""
     for sighting in list(seen.group.sightings):
-        _end(seen, sighting)
+        _end_without_generation(seen, sighting)
 
 
-def _end(seen: Observation, found: Sighting) -> None:
-    """End a rebalance that formed no generation in the log, because another broker now coordinates the group
-    and has loaded the previous generation.
+def _end_without_generation(seen: Observation, found: Sighting) -> None:
+    """End a rebalance that formed no generation. This happens if another broker becomes the coordinator of
+    the group and loads the previous generation.
     """
     group = seen.group
     group.sightings = [s for s in group.sightings if s is not found]

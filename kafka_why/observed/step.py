@@ -6,7 +6,7 @@ from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.observed import classic, epochs, share, streams
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.observation import Observation, RecordPosition
 from kafka_why.observed.records import (
     AnyRecord,
     ClassicGeneration,
@@ -33,14 +33,15 @@ def observe(
     group: ObservedGroup | None,
     group_id: str,
     record: AnyRecord,
-    at: At,
+    at: RecordPosition,
     names: Mapping[bytes, str],
     removed_ms: int | None = None,
 ) -> Observation:
-    """Apply the next record of a group's partition to the group, which is changed in place.
+    """Apply the next record of the group's partition. `group` is changed in place, and is None before the
+    group's first record.
 
-    `names` are the known topic names by id. `removed_ms` is that of the previous observation. The result has
-    the group after the record, unless the result's `is_over` is True.
+    `names` are the known topic names by id. `removed_ms` is the `removed_ms` of the previous observation. The
+    result has the group after the record, unless its `is_over` is True.
     """
     if group is None:
         group = ObservedGroup(group_id, at.incarnation)
@@ -60,8 +61,10 @@ def observe(
     return seen
 
 
-def sight(group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: At) -> Observation:
-    """Apply a poll that found the group rebalancing. `at` is as in `observe`."""
+def observe_rebalancing(
+    group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: RecordPosition
+) -> Observation:
+    """Apply a poll that found the group rebalancing, or found the end of the rebalance."""
     group.run, group.run_ms = at.record, _NO_TIME
     seen = Observation(group, at._replace(time_ms=group.at_ms), {})
     observe_sighting(seen, seen_rebalancing)
@@ -76,7 +79,7 @@ def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
         classic.become_classic(seen, record)
     else:  # the records that ended the group with epochs are missing
         seen.group.epochs = None
-        classic.find_again(seen, record)
+        classic.begin_again(seen, record)
 
 
 def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:

@@ -1,7 +1,7 @@
-"""Derives the history of streams groups: their topology, and members with tasks. Rows OB50 to OB52.
+"""Derives the history of streams groups: their topology, and the reasons of new epochs. Rows OB50 to OB52.
 
 The record of a group epoch has the topology epoch whose topics were found valid, and the settings of the
-assignment. Until the topics are valid the group is NotReady, and no member has a task.
+assignment. Until the topics are valid, the group is NotReady and no member has a task.
 """
 
 from kafka_why.contract.kafka.history import STREAMS, EntryType
@@ -18,7 +18,7 @@ _FIELDS = {
     "client_host": "its host",
     "rebalance_timeout_ms": "its rebalance timeout",
 }
-_OF_STREAMS = {
+_STREAMS_FIELDS = {
     "topology_epoch": "its topology epoch",
     "process_id": "its process",
     "user_endpoint": "its endpoint",
@@ -27,19 +27,19 @@ _OF_STREAMS = {
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, or "" if it changed nothing."""
+    """Return a text about the fields that a member changed, or "" if it changed nothing."""
     found = [text for name, text in _FIELDS.items() if getattr(was, name) != getattr(now, name)]
     if was.streams is not None and now.streams is not None:
         found += [
             text
-            for name, text in _OF_STREAMS.items()
+            for name, text in _STREAMS_FIELDS.items()
             if getattr(was.streams, name) != getattr(now.streams, name)
         ]
     return " and ".join(found)
 
 
 def observe_topology(seen: Observation, record: TopologySent) -> None:
-    """Apply the topology of the group. Its removal is the last of the group's records."""
+    """Apply a topology record. The tombstone of the topology is the last record of a group."""
     group = seen.group
     if record.epoch is None:
         if group.epochs is not None and group.epochs.kind == STREAMS:
@@ -55,7 +55,7 @@ def observe_topology(seen: Observation, record: TopologySent) -> None:
 
 
 def record_topology(seen: Observation, topology: Topology) -> None:
-    """Add an entry about the topology, if a change of the group was already seen."""
+    """Record the topology in the history, if the group already has a history."""
     read = [f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()]
     seen.record_if_seen(
         "OB50",
@@ -66,7 +66,7 @@ def record_topology(seen: Observation, topology: Topology) -> None:
 
 
 def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return the reasons for a new epoch that do not concern members."""
+    """Return the row and the text of each reason for a new epoch that does not concern members."""
     if topology.configs is None:  # the first epoch
         return []
     found = []
@@ -87,8 +87,8 @@ def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
     return found
 
 
-def read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
-    """Return the partitions that active tasks read."""
+def partitions_read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
+    """Return the partitions that the active tasks among `tasks` read."""
     return [
         TopicPartition(topic, number)
         for subtopology, topics in topology.sources.items()

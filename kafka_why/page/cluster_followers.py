@@ -313,7 +313,7 @@ class PollingFollower(FollowerThread):
         self._has_failed = False
         self._refused.discard(group_id)
         polled = self._polled.setdefault(group_id, PolledGroup(group_id))
-        polled.take(poll, committed, now_ms())
+        polled.apply(poll, committed, now_ms())
         entries, polled.entries = polled.entries, []
         if poll is None:
             del self._polled[group_id]

@@ -90,7 +90,7 @@ class LiveOffsetsTopic:
         self._topic.read_new_records(part)
         self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
         if isinstance(poll, ClassicPoll) and part.group is not None and part.group.classic is not None:
-            seen = self._detector.take(poll.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
+            seen = self._detector.apply(poll.shifted(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
                 part.apply_poll(seen)
         new, part.entries = part.entries, []
@@ -175,7 +175,7 @@ class Polling:
         poll = self._poller.describe()
         committed = {} if poll is None else self._poller.committed()
         self._state = None if poll is None else poll.state
-        self._polled.take(poll, committed, now_ms())
+        self._polled.apply(poll, committed, now_ms())
 
     def why_empty(self) -> str:
         """Return the reason why there is no entry yet."""

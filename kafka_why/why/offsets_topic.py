@@ -20,9 +20,9 @@ from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets, redpandas_partition
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At
+from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
-from kafka_why.observed.step import sight
+from kafka_why.observed.step import observe_rebalancing
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
 from kafka_why.stored_log import COMPACTED, LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
 from kafka_why.topic_reader import NamesById, names_on
@@ -234,7 +234,9 @@ class GroupRecords:
         """Apply a poll that saw the group rebalance."""
         if self.group is not None:
             name = seen_rebalancing.run
-            self.entries += sight(self.group, seen_rebalancing, At(0, name, name)).history
+            self.entries += observe_rebalancing(
+                self.group, seen_rebalancing, RecordPosition(0, name, name)
+            ).history
 
     def _count(self, decoded: AnyRecord, at_ms: int) -> None:
         if isinstance(decoded, ClassicGeneration):

@@ -33,7 +33,7 @@ from kafka_why.contract.kafka.responses import NO_GENERATION, OffsetCommitRespon
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.messages import ErrorCode, ReleaseGroup, Request, Response
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
+from kafka_why.groups.gather import Answers, KnownTypes, TopicGroupDescriber
 from kafka_why.groups.list_groups import GroupOffsets
 from kafka_why.topic_reader import ClientError
 from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
@@ -240,7 +240,7 @@ class ReadOnly(ClientError):
     """The error of a change to groups of the cluster's own coordinator, which are read only here."""
 
 
-class ObservedGroups(TopicsGroups, GroupRequests):
+class ObservedGroups(TopicGroupDescriber, GroupRequests):
     """Descriptions of groups of the cluster's own coordinator, from the observer's topics. Requests that
     change a group raise ReadOnly.
     """

@@ -31,8 +31,8 @@ from kafka_why.observed.consumer_offsets.decode import GroupRecord, decode
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
 from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At, Observation
-from kafka_why.observed.step import observe, sight
+from kafka_why.observed.observation import Observation, RecordPosition
+from kafka_why.observed.step import observe, observe_rebalancing
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import NamesById, names_on
@@ -167,15 +167,15 @@ class ObservingCall:
             return
         group = self._decode_group(group_id)
         if group is not None:
-            at = At(row.at_ms, record, incarnation(record, self._observer))
-            self._handle(row, record, group, lambda: sight(group, seen_rebalancing, at))
+            at = RecordPosition(row.at_ms, record, incarnation(record, self._observer))
+            self._handle(row, record, group, lambda: observe_rebalancing(group, seen_rebalancing, at))
 
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
         group_id, content = found
         group = self._decode_group(group_id)
         if ids := topic_ids_in(content):
             self._names.find(ids)
-        at = At(row.at_ms, record, incarnation(record, self._observer))
+        at = RecordPosition(row.at_ms, record, incarnation(record, self._observer))
         names, removed_ms = self._names.known, self._removed_ms.get(group_id)
         self._handle(row, record, group, lambda: observe(group, group_id, content, at, names, removed_ms))
 

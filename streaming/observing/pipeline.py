@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.codec import STATE_SCHEMA
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.observed.consumer_offsets.schemas import types
+from kafka_why.observed.consumer_offsets.schemas import record_types
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
 from streaming.observing.output_folder import (
     DEAD_LETTERS,
@@ -152,7 +152,7 @@ def observe_groups(
     `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic. Streaming only.
     Columns of the result: topic, key, value, partition (null: by the key).
     """
-    is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(_encoded(types()))
+    is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(_encoded(record_types()))
     counted = records.observe(
         COUNTS,
         F.count(F.lit(1)).alias("read"),

@@ -19,7 +19,7 @@ from kafka_why.contract.protocols.subscriptions import (
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At
+from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.records import (
     AnyRecord,
     ClassicGeneration,
@@ -32,7 +32,7 @@ from kafka_why.observed.records import (
     OffsetCommitted,
     TargetEpoch,
 )
-from kafka_why.observed.step import observe, sight
+from kafka_why.observed.step import observe, observe_rebalancing
 from streaming.query.admission import LogRow
 from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
 
@@ -62,7 +62,7 @@ def real_rows(path: Path = REAL) -> list[LogRow]:
 def real_records(path: Path = REAL) -> list[Said]:
     """Return what `real_rows` say."""
     decoded = [(row, decode(row.key, row.value or None)) for row in real_rows(path)]
-    return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded]
+    return [Said(row.at_ms, d.group_id, d.content) for row, d in decoded]
 
 
 def converted_rows() -> list[LogRow]:
@@ -90,12 +90,12 @@ class Watched:
         for at_ms, group_id, says in said:
             record = f"topic-0-{self._count}"
             self._count += 1
-            at = At(at_ms, record, f"{record}@o")
+            at = RecordPosition(at_ms, record, f"{record}@o")
             group = self.groups.get(group_id)
             if isinstance(says, RebalanceSeen):
                 if group is None:
                     continue
-                seen = sight(group, says, at)
+                seen = observe_rebalancing(group, says, at)
             else:
                 seen = observe(group, group_id, says, at, self._names, self._removed_ms.get(group_id))
                 self._removed_ms[group_id] = seen.removed_ms

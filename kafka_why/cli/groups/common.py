@@ -16,7 +16,7 @@ from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicsGroups, dead
+from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicGroupDescriber, dead
 from kafka_why.groups.list_groups import (
     GroupListRow,
     GroupOffsets,
@@ -24,7 +24,7 @@ from kafka_why.groups.list_groups import (
     consumer_groups,
     list_broker_groups,
     list_groups,
-    listed,
+    list_row,
 )
 from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from kafka_why.observed.view import view_of
@@ -105,12 +105,12 @@ class Cluster:
     def described_by(self) -> GroupDescriber:
         """The source of descriptions: the groups topic, or the brokers' own `__consumer_offsets`."""
         if self.is_set_up:
-            return TopicsGroups(self._client_config, self.layout, self._timeout_ms)
+            return TopicGroupDescriber(self._client_config, self.layout, self._timeout_ms)
         return BrokersGroups(self._client_config)
 
     def listed(self) -> list[GroupListRow]:
         """Return the rows of all groups, of every protocol type."""
-        return [*map(listed, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
+        return [*map(list_row, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
 
     def storage_of(self, group_id: str) -> tuple[str, int]:
         """Return the topic and the partition that store the group."""

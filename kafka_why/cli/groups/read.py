@@ -19,8 +19,15 @@ from kafka_why.cli.parameters import ParsedOption, link, page_url_option
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
-from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
-from kafka_why.groups.gather import Described, describe_groups, describe_partitions
+from kafka_why.groups.describe import (
+    PartitionRow,
+    lag_summary,
+    member_rows,
+    state_remark,
+    state_row,
+    with_lags,
+)
+from kafka_why.groups.gather import DescribedGroups, describe_groups, describe_partitions
 from kafka_why.groups.list_groups import parse_protocols, parse_states, parse_types, select_groups
 from kafka_why.groups.render import group_list, member_table, partition_table, state_table
 from kafka_why.groups.rocketmq import (
@@ -164,10 +171,10 @@ def _show_links(page_url: str, group_ids: Sequence[str]) -> None:
         show_stderr(address)
 
 
-def _show_remarks(described: Described) -> None:
+def _show_remarks(described: DescribedGroups) -> None:
     show_errors(described.errors)
     for group_id, group in described.groups.items():
-        text = remark(group_id, group.state, group.group_type)
+        text = state_remark(group_id, group.state, group.group_type)
         if text is not None:
             show_stderr(text)
 
@@ -190,7 +197,7 @@ def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) ->
     """Return the rows and tables of states. `lags` has each group's partitions if lags were requested."""
     rows = [state_row(group, *cluster.storage_of(group_id)) for group_id, group in groups.items()]
     if lags:
-        rows = [structs.replace(row, behind=behind(lags[row.group])) for row in rows]
+        rows = [structs.replace(row, behind=lag_summary(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
 
 

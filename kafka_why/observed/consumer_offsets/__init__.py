@@ -1,1 +1,1 @@
-"""The records of `__consumer_offsets`, in which a cluster's own coordinator keeps its groups."""
+"""The records of `__consumer_offsets`, in which a cluster's own coordinator stores its groups."""

@@ -19,14 +19,14 @@ class GroupRecord(NamedTuple):
     """The group of a record, and its content."""
 
     group_id: str
-    says: AnyRecord
+    content: AnyRecord
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord:
     """Decode a record. Raises UnknownRecord, and ProtocolError if it is damaged."""
     raw = read(key, value)
     group_id = raw.key.group if raw.type in _WITH_GROUP else raw.key.group_id
-    return GroupRecord(group_id, _SAYS[raw.type](raw))
+    return GroupRecord(group_id, _DECODERS[raw.type](raw))
 
 
 def _offset(raw: RawRecord) -> AnyRecord:
@@ -95,14 +95,16 @@ def _topics(raw: RawRecord) -> AnyRecord:
 
 
 def _of_member(
-    says: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
+    content: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
 ) -> AnyRecord:
-    """Return the content of a record about one member, with None for a tombstone."""
-    return says(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
+    """Return the `content` of a record about one member. `read` decodes the value, and is not called for a
+    tombstone.
+    """
+    return content(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
-    """Return a member's subscription, from a record or from the description of its group."""
+    """Return a member's subscription. `sent` is a record's value, or a member in a group's description."""
     classic = getattr(sent, "classic_member_metadata", None)
     return records.MemberSubscription(
         instance_id=getattr(sent, "instance_id", None),
@@ -177,7 +179,9 @@ def _topology(raw: RawRecord) -> AnyRecord:
 
 
 def topology_of(sent: Any) -> records.TopologySent:
-    """Return the topology of a streams group, from a record or from a description."""
+    """Return the topology of a streams group. `sent` is a record's value, or is from a group's
+    description.
+    """
     topics = {
         one.subtopology_id: (
             *one.source_topics,
@@ -190,7 +194,7 @@ def topology_of(sent: Any) -> records.TopologySent:
 
 
 def tasks_of(value: Any, suffix: str = "") -> Partitions:
-    """Return the tasks of a member, by role and subtopology."""
+    """Return a member's tasks by role and subtopology, from the fields with this suffix."""
     return {
         task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
         for role, name in _ROLES
@@ -200,7 +204,7 @@ def tasks_of(value: Any, suffix: str = "") -> Partitions:
 
 
 def partitions_of(topics: Iterable[Any]) -> Partitions:
-    """Return partitions by topic id. Kafka writes no topic without an id, and none twice."""
+    """Return partitions by topic id. Kafka writes every topic with an id, and only once."""
     return {topic.topic_id.bytes: sorted(topic.partitions) for topic in topics if topic.topic_id is not None}
 
 
@@ -210,7 +214,7 @@ _TARGET = partial(_of_member, records.MemberTarget, _target)
 _ASSIGNED = partial(_of_member, records.MemberAssigned, _assignment)
 _WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
 # By the type of the record: CoordinatorRecordType.java.
-_SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
+_DECODERS: dict[int, Callable[[RawRecord], AnyRecord]] = {
     0: _offset,
     1: _offset,
     2: _generation,

@@ -1,8 +1,8 @@
 """Reads records of `__consumer_offsets` by Kafka's schemas.
 
-`schemas.json` has the definitions of Kafka 4.4 (`common/message` in the jar of its group coordinator), which
-cover all versions since Kafka 0.9: without comments, and with the common structures where they are used.
-Redpanda writes a version before each member of a classic group; such a record is read if it is not one of
+`schemas.json` has the definitions of Kafka 4.4 (`common/message` in the jar of its group coordinator),
+without comments and with common structures inlined. They cover all versions since Kafka 0.9. Redpanda writes
+a version before each member of a classic group. A record is read as Redpanda's if it cannot be read as
 Kafka's. Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's
 group_metadata.cc.
 
@@ -21,14 +21,14 @@ from kafka_why.wire.primitives import ProtocolError, Schema, attribute_of, in_ve
 from kafka_why.wire.schema_reader import SchemaReader
 
 SCHEMAS = "schemas.json"
-# A key has this version in all versions of Kafka. Its first two bytes are the type of the record.
+# The version of keys in all versions of Kafka. The first two bytes of a key are the type of the record.
 _KEY_VERSION = 0
 _PREFIX_BYTES = 2
 _VALUE = "coordinator-value"
-# Partitions are committed again and again, so their keys are cached. Longer keys are not, because clients
+# The same partitions are committed repeatedly, so keys are cached. Long keys are not cached, because clients
 # choose the names in a key.
-_KEYS_REMEMBERED = 10_000
-_REMEMBERED_MAX_BYTES = 512
+_KEYS_CACHED = 10_000
+_CACHED_KEY_MAX_BYTES = 512
 # The maximum number of entries in a record. The largest is a target assignment of this many partitions.
 ENTRIES_MAX = 1_000_000
 
@@ -38,7 +38,7 @@ _REDPANDAS = (2, 3)
 
 
 class UnknownRecord(ValueError):
-    """A record of a type or a version that Kafka 4.4 does not have. The message names it."""
+    """The error when a record has a type or a version that Kafka 4.4 does not have."""
 
 
 class RawRecord(NamedTuple):
@@ -58,7 +58,7 @@ class _Field(NamedTuple):
 
 def read(key: bytes, value: bytes | None) -> RawRecord:
     """Read a record. Raises UnknownRecord, and ProtocolError if its bytes are not of its type and version."""
-    number, fields = (_remembered if len(key) <= _REMEMBERED_MAX_BYTES else _key)(key)
+    number, fields = (_cached_key if len(key) <= _CACHED_KEY_MAX_BYTES else _key)(key)
     values = None
     if value is not None:
         if len(value) < _PREFIX_BYTES:
@@ -69,11 +69,11 @@ def read(key: bytes, value: bytes | None) -> RawRecord:
         except ProtocolError:
             if (number, version) != _REDPANDAS:
                 raise
-            values = _redpandas(value)
+            values = _read_redpandas(value)
     return RawRecord(number, fields, values)
 
 
-def _redpandas(value: bytes) -> Any:
+def _read_redpandas(value: bytes) -> Any:
     """Read Redpanda's form of a classic group. Raises ProtocolError."""
     values = _redpandas_reader().read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
     if any(member.version != _REDPANDAS[1] for member in values.members):
@@ -91,18 +91,18 @@ def _redpandas_reader() -> SchemaReader:
 
 
 def _key(key: bytes) -> tuple[int, Any]:
-    """Return the type of a key, and its fields, which callers must not change. Raises UnknownRecord,
-    ProtocolError.
+    """Return a key's type and its fields. Callers must not change the fields, because they may be cached.
+    Raises UnknownRecord and ProtocolError.
     """
     number = record_type(key)
     return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
 
 
-_remembered = lru_cache(_KEYS_REMEMBERED)(_key)
+_cached_key = lru_cache(_KEYS_CACHED)(_key)
 
 
 def record_type(key: bytes) -> int:
-    """Return the type of a record by its key. Raises ProtocolError."""
+    """Return the type of the record with this key. Raises ProtocolError."""
     if len(key) < _PREFIX_BYTES:
         raise ProtocolError(f"a key of {len(key)} bytes has no type")
     return int.from_bytes(key[:_PREFIX_BYTES], signed=True)
@@ -110,19 +110,19 @@ def record_type(key: bytes) -> int:
 
 @cache
 def schemas() -> dict[tuple[int, bool], Schema]:
-    """Return the schemas by the record's type and by True for the schema of its value."""
+    """Return Kafka's schemas by record type and True for a value's schema, or False for a key's schema."""
     found = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
     return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
 
 
-def types() -> frozenset[int]:
+def record_types() -> frozenset[int]:
     """Return the types of records that Kafka 4.4 has."""
     return frozenset(number for number, _ in schemas())
 
 
 @cache  # errors are not cached, because a record can have any type and version
 def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
-    """Return the reader of this version. Raise UnknownRecord."""
+    """Return the reader of keys or values of this type and version. Raises UnknownRecord."""
     schema = schemas().get((number, is_value))
     if schema is None:
         raise UnknownRecord(f"a record of the unknown type {number}")
@@ -168,18 +168,18 @@ _JUMP = 2_862_933_555_777_941_757
 
 
 def partition_of_offsets(group_id: str, partitions: int) -> int:
-    """Return a group's partition in Kafka, of a topic with `partitions` partitions: by String.hashCode."""
+    """Return a group's partition in Kafka, of a topic with `partitions` partitions, by String.hashCode."""
     units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:
         code = (31 * code + unit) & 0xFFFF_FFFF
-    # As in Utils.abs, the minimum int, which has no absolute value, becomes 0.
+    # As in Utils.abs, the minimum int becomes 0, because it has no absolute value.
     return (0 if code == _MIN else code if code < _MIN else (1 << 32) - code) % partitions
 
 
 def redpandas_partition(group_id: str, partitions: int) -> int:
-    """Return a group's partition in Redpanda, of a topic with `partitions` partitions: a jump consistent hash
-    of the XXH64.
+    """Return a group's partition in Redpanda, of a topic with `partitions` partitions, by the jump consistent
+    hash of the id's XXH64.
     """
     key, found, following = xxh64(group_id.encode()), -1, 0
     while following < partitions:
@@ -199,27 +199,27 @@ def xxh64(data: bytes) -> int:
             words = unpack_from("<4Q", data, at)
             lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
         at += _STRIPE_BYTES
-        code = sum(_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & _ALL
+        code = sum(_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & _ALL
         for lane in lanes:
             code = ((code ^ _round(0, lane)) * prime_1 + prime_4) & _ALL
     code = (code + len(data)) & _ALL
     while at + 8 <= len(data):
-        code = (_turned(code ^ _round(0, unpack_from("<Q", data, at)[0]), 27) * prime_1 + prime_4) & _ALL
+        code = (_rotated(code ^ _round(0, unpack_from("<Q", data, at)[0]), 27) * prime_1 + prime_4) & _ALL
         at += 8
     if at + 4 <= len(data):
         word = unpack_from("<I", data, at)[0] * prime_1 & _ALL
-        code = (_turned(code ^ word, 23) * prime_2 + prime_3) & _ALL
+        code = (_rotated(code ^ word, 23) * prime_2 + prime_3) & _ALL
         at += 4
     for byte in data[at:]:
-        code = _turned(code ^ (byte * prime_5 & _ALL), 11) * prime_1 & _ALL
+        code = _rotated(code ^ (byte * prime_5 & _ALL), 11) * prime_1 & _ALL
     code = (code ^ (code >> 33)) * prime_2 & _ALL
     code = (code ^ (code >> 29)) * prime_3 & _ALL
     return code ^ (code >> 32)
 
 
 def _round(lane: int, word: int) -> int:
-    return _turned((lane + word * _PRIMES[1]) & _ALL, 31) * _PRIMES[0] & _ALL
+    return _rotated((lane + word * _PRIMES[1]) & _ALL, 31) * _PRIMES[0] & _ALL
 
 
-def _turned(number: int, bits: int) -> int:
+def _rotated(number: int, bits: int) -> int:
     return ((number << bits) | (number >> (64 - bits))) & _ALL

@@ -16,7 +16,7 @@ from kafka_why.cli.groups import USAGE_EXIT_CODE, common, read
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.groups.gather import Described
+from kafka_why.groups.gather import DescribedGroups
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.group import DeadlineReached
@@ -90,7 +90,7 @@ def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pyt
     monkeypatch.setattr(CoordinatorCluster, "chosen_groups", chosen)
     monkeypatch.setattr(CoordinatorCluster, "described_by", None)
     monkeypatch.setattr(CoordinatorCluster, "log", None)
-    monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
+    monkeypatch.setattr(read, "describe_groups", lambda *_, **__: DescribedGroups())
     CliRunner().invoke(groups, arguments)
     assert named == ["-dash", "--all-groups"]
 

@@ -14,11 +14,17 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
+from kafka_why.groups.describe import (
+    member_rows,
+    mentioned_partitions,
+    partition_rows,
+    state_remark,
+    state_row,
+)
 from kafka_why.groups.list_groups import (
     GroupOffsets,
     OffsetWithEpoch,
-    listed,
+    list_row,
     parse_states,
     parse_types,
     select_groups,
@@ -85,7 +91,7 @@ MOVING = group(ALICE, BOB, CAROL)
 
 
 def test_member_table_shows_epochs_current_and_target_assignment() -> None:
-    assert listed(MOVING).is_of_consumers
+    assert list_row(MOVING).is_of_consumers
     assert [m.group_instance_id for m in MOVING.members] == [None, None, "till"]
     assert member_table(member_rows(MOVING), verbose=True) == looks("""
 GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT    UPGRADED SUBSCRIPTION
@@ -98,7 +104,7 @@ billing         carol-1f0e      till              10.0.0.7        carol         
 
 
 def test_state_table_shows_what_the_group_waits_for() -> None:
-    assert remark("billing", MOVING.state) == "Warning: Consumer group 'billing' is rebalancing."
+    assert state_remark("billing", MOVING.state) == "Warning: Consumer group 'billing' is rebalancing."
     assert state_table(state_row(MOVING, "coordinator-requests", 3)) == looks("""
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
 billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
@@ -175,15 +181,15 @@ SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
     [("share", ["queue"]), ("Streams", ["counts"]), ("classic", []), ("", ["counts", "queue"])],
 )
 def test_groups_are_listed_with_kafkas_type_names(types: str, expected: list[str]) -> None:
-    found = select_groups(map(listed, [STREAMS, SHARE]), frozenset(), parse_types(types))
+    found = select_groups(map(list_row, [STREAMS, SHARE]), frozenset(), parse_types(types))
     assert [row.group for row in found] == expected
 
 
 def test_streams_group_without_its_topics_is_shown_as_not_ready() -> None:
     not_ready = view("counts", 41)
-    (row,) = select_groups(map(listed, [not_ready, SHARE]), parse_states("notready"), frozenset())
+    (row,) = select_groups(map(list_row, [not_ready, SHARE]), parse_states("notready"), frozenset())
     assert (row.group, row.type, row.state) == ("counts", "Streams", "NotReady")
-    text = remark("counts", not_ready.state, not_ready.group_type)
+    text = state_remark("counts", not_ready.state, not_ready.group_type)
     assert text is not None
     assert text.startswith("Warning: Streams group 'counts' is not ready: topics of its topology are missing")
 

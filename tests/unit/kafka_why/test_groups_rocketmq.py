@@ -12,7 +12,7 @@ from kafka_why.contract.rocketmq.requests import (
     SetMessageRequestMode,
     SubscriptionGroupConfig,
 )
-from kafka_why.groups.list_groups import listed, select_groups
+from kafka_why.groups.list_groups import list_row, select_groups
 from kafka_why.groups.render import group_list
 from kafka_why.groups.rocketmq import (
     client_table,
@@ -61,7 +61,7 @@ def producers_only() -> GroupSnapshot:
 
 
 def test_list_includes_kafka_and_rocketmq_groups() -> None:
-    rows = select_groups([listed(kafka_view("a")), listed(shop())], frozenset(), frozenset())
+    rows = select_groups([list_row(kafka_view("a")), list_row(shop())], frozenset(), frozenset())
     assert group_list(rows, with_type=True, with_state=True) == looks("""
 GROUP                     TYPE                 STATE                #CLIENTS CLIENT-VERSION
 a                         Classic              Stable               -        -

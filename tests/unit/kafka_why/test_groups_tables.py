@@ -10,11 +10,11 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.groups.describe import (
-    behind,
+    lag_summary,
     member_rows,
     mentioned_partitions,
     partition_rows,
-    remark,
+    state_remark,
     state_row,
     with_lags,
 )
@@ -22,7 +22,7 @@ from kafka_why.groups.list_groups import (
     GroupOffsets,
     OffsetWithEpoch,
     consumer_groups,
-    listed,
+    list_row,
     parse_protocols,
     parse_states,
     parse_types,
@@ -137,7 +137,7 @@ billing         alice-1f0e                        10.0.0.7        alice         
 billing         bob-1f0e        pod-0             10.0.0.7        bob             2               7               61.5
 billing         carol-1f0e                        10.0.0.7        carol           0               -               -
     """)  # noqa: E501
-    state = replace(state_row(TWO, "requests", 3), behind=behind(rows))
+    state = replace(state_row(TWO, "requests", 3), behind=lag_summary(rows))
     assert state_table(state) == looks("""
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS LAG             LAG-SECONDS     TYPE
 billing         requests (3)              range                Stable               3        7               61.5            Classic
@@ -187,7 +187,7 @@ billing         group-coordinator-requests (3) range                Stable      
     ],
 )
 def test_remark_explains_the_group_state(state: str, said: str | None) -> None:
-    assert remark("g", state) == said
+    assert state_remark("g", state) == said
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_remark_explains_the_group_state(state: str, said: str | None) -> None:
 )
 def test_list_shows_every_protocol_type(states: str, types: str, protocols: str, expected: str) -> None:
     rows = select_groups(
-        map(listed, GROUPS), parse_states(states), parse_types(types), parse_protocols(protocols)
+        map(list_row, GROUPS), parse_states(states), parse_types(types), parse_protocols(protocols)
     )
     assert "".join(row.group for row in rows) == expected
     assert "".join(group.group_id for group in consumer_groups(GROUPS)) == "abc"

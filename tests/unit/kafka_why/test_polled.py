@@ -55,10 +55,10 @@ def polled(*polls: Poll, committed: Mapping[int, int] | None = None) -> list[His
     for n, poll in enumerate(polls):
         at_ms = 1_000 * (n + 1)
         if isinstance(poll, ClassicPoll):
-            poll = poll.moved(at_ms)
+            poll = poll.shifted(at_ms)
         offset = (committed or {}).get(n, offset)
         found = {} if offset is None else {TopicPartition("orders", 0): offset}
-        group.take(poll, found, at_ms)
+        group.apply(poll, found, at_ms)
     return group.entries
 
 

@@ -16,7 +16,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.observed.observation import At
+from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.step import observe
 from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import Batch, LogWalk, OpenTransactions, Progress, StoredLog
@@ -85,7 +85,7 @@ def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
         record = decode(row.key, row.value or None)
         if record.group_id == group_id:
             name = f"{KAFKAS_OFFSETS_TOPIC}-0-{row.offset}"
-            seen = observe(group, group_id, record.says, At(row.at_ms, name, name), {})
+            seen = observe(group, group_id, record.content, RecordPosition(row.at_ms, name, name), {})
             group = None if seen.is_over else seen.group
             entries += seen.history
     return entries

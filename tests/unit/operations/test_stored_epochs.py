@@ -6,7 +6,7 @@ from datetime import UTC
 from textwrap import dedent
 
 from gateway.coordinator.groups import known_of
-from kafka_why.groups.list_groups import listed
+from kafka_why.groups.list_groups import list_row
 from kafka_why.wording import Clock
 from operations.replay.moment import moment_text
 from operations.replay.replay import Replayed
@@ -186,4 +186,4 @@ def test_group_lists_include_share_groups() -> None:
     view = view_of(group_after())
     in_list = known_of(view)
     assert (in_list.state, in_list.protocol_type, in_list.group_type) == ("Stable", "share", "share")
-    assert listed(view).type == "Share"
+    assert list_row(view).type == "Share"
