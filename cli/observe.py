@@ -206,7 +206,6 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
             ticker_age_s=lambda: float("nan"),
             spark_restarts=lambda: observer.spark_restarts,
         ),
-        log_rebalances=False,
         series=options.series,
     )
     observer.on_batch = metrics.observe_batch

@@ -1,7 +1,6 @@
 """`group-coordinator run`: the coordinator, with an embedded broker unless it is given a cluster."""
 
 import json
-import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,6 @@ import structlog
 from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
-from cli.live_view import LiveView
 from cli.rocketmq_options import ROCKETMQ_LISTENING
 from cli.run_gateway import Gateways, GatewayToStart, RocketmqToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
@@ -50,27 +48,6 @@ STARTUP_ERRORS = (
 log = structlog.get_logger()
 
 
-class OtherGroups(BrokerGroups):
-    """A poller of this coordinator's broker for the broker's own groups. With `is_logged` each is logged
-    once.
-    """
-
-    def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
-        super().__init__(
-            coordinator.options.client_config,
-            lambda group: log.warning(self._sentence(group)) if is_logged else None,
-        )
-        self._coordinator = coordinator
-
-    def sentences(self) -> list[str]:
-        """Return a sentence for each present group."""
-        return [self._sentence(group) for group in self.groups]
-
-    def _sentence(self, group: BrokerGroup) -> str:
-        servers = self._coordinator.options.client_config.bootstrap_servers
-        return sentence(group, servers, self._coordinator.gateway_address)
-
-
 class TopicsBelongToAnother(click.ClickException):
     """The topics belong to another coordinator, so a restart with the same options would fail again.
 
@@ -91,8 +68,6 @@ def run(options: RunOptions) -> None:
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
         try:
-            # On a terminal the live view shows the rebalances, and log lines would break its table.
-            log_rebalances = options.as_json or not sys.stderr.isatty()
             page = stack.enter_context(RunPage(options.page_port)) if options.has_page else None
             coordinator = _prepare(stack, stop, gateways, options)
             metrics = metrics_and_checks(
@@ -100,7 +75,6 @@ def run(options: RunOptions) -> None:
                 gateways,
                 options.metrics_host,
                 options.metrics_port,
-                log_rebalances=log_rebalances,
                 with_members=options.metrics_members,
                 series=options.series,
             )
@@ -123,10 +97,10 @@ def run(options: RunOptions) -> None:
                 next((one.address for one in gateways if isinstance(one, RocketmqToStart)), None),
                 as_json=options.as_json,
             )
-            others = OtherGroups(coordinator, is_logged=log_rebalances)
             if options.client_config is None:
-                stack.enter_context(others)
-            _show(coordinator, others, stop, as_json=options.as_json)
+                client_config = coordinator.options.client_config
+                stack.enter_context(BrokerGroups(client_config, partial(_warn, coordinator)))
+            stop.wait()
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -245,15 +219,7 @@ def _show_ready(
         )
 
 
-def _show(coordinator: Coordinator, others: OtherGroups, stop: threading.Event, *, as_json: bool) -> None:
-    if as_json:
-        stop.wait()
-        return
-    options = coordinator.options
-    view = LiveView(
-        options.client_config,
-        options.layout,
-        replica=lambda: coordinator.replica().phase,
-        remarks=others.sentences,
-    )
-    view.run(stop)
+def _warn(coordinator: Coordinator, group: BrokerGroup) -> None:
+    """Warn of a group at the embedded broker's own coordinator."""
+    servers = coordinator.options.client_config.bootstrap_servers
+    log.warning(sentence(group, servers, coordinator.gateway_address))

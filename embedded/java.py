@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -126,13 +126,12 @@ def retrieve(
     *,
     home: Path,
     transitive: bool,
-    on_line: Callable[[str], None],
 ) -> None:
     """Put the jars of these artifacts into a folder, named ``artifact-version.jar``, and
     ``artifact-version-classifier.jar`` where an artifact has several.
 
-    ``home`` keeps Ivy's own files (its settings and its cache of downloads). ``on_line`` is called with each
-    line that Ivy prints. Raises `IvyFailed` or `embedded.java.JavaNotFound`.
+    ``home`` keeps Ivy's own files (its settings and its cache of downloads). Raises `IvyFailed` or
+    `embedded.java.JavaNotFound`.
     """
     home.mkdir(parents=True, exist_ok=True)
     module, settings = home / "ivy.xml", home / "ivysettings.xml"
@@ -148,15 +147,9 @@ def retrieve(
     command = [str(find_java()), *_JVM_OPTIONS, "-jar", str(_ivy_jar())]
     for option, values in options.items():
         command += [option, *values]
-    lines: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
-        assert ivy.stdout is not None
-        for line in ivy.stdout:
-            lines.append(line)
-            on_line(line.strip())
+    ivy = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if ivy.returncode != 0:
-        output = "".join(lines)
-        raise IvyFailed(dict(_failures(output)), output)
+        raise IvyFailed(dict(_failures(ivy.stdout)), ivy.stdout)
 
 
 def _ivy_jar() -> Path:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from kafka_why.contract.codec import Reason, Refusal, encode
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
+from operations.replay.topic_contents import EventName
 from records.truncation import encode_event
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
@@ -17,7 +17,8 @@ from state.timeline import Row, StepFunction, Timeline
 from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter, response_value
 
-K = TypeVar("K")
+KeepFunction = Callable[[AnyGroup | None], EventName | None]
+"""A function that is called with the group after each step, and whose result the step has as `kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class HistoryRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayStep(Generic[K]):
+class ReplayStep:
     """A step of a group, and its effects. `letters` are the values of dead letters.
 
     `event` is the request, deadline or takeover, or a `Refusal` if the message was refused before it reached
@@ -55,7 +56,7 @@ class ReplayStep(Generic[K]):
     sent: tuple[SentRecord, ...]
     history: tuple[HistoryRecord, ...]
     letters: tuple[bytes, ...]
-    kept: K | None
+    kept: EventName | None
 
     @property
     def is_own(self) -> bool:
@@ -68,7 +69,7 @@ class ReplayStep(Generic[K]):
         return self.message.id if self.message is not None and self.is_own else None
 
 
-class GroupRun(Generic[K]):
+class GroupRun:
     """The run of one group, whose `timeline` has the present group. `keep` is called with the group after
     each step. The step has its result as `kept`.
     """
@@ -80,7 +81,7 @@ class GroupRun(Generic[K]):
         layout: TopicLayout,
         configs: Configs,
         outages: Sequence[Outage],
-        keep: Callable[[AnyGroup | None], K | None],
+        keep: KeepFunction,
         step: StepFunction = step,
     ) -> None:
         self.group_id = group_id
@@ -95,15 +96,15 @@ class GroupRun(Generic[K]):
             outages=outages,
             changes=configs.changes,
         )
-        self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
+        self._steps: list[tuple[AnyEvent, int, AnyEffects, EventName | None]] = []
         self._faults_reported = 0
 
-    def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep[K]]:
+    def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
         self.timeline.apply(row)
         return self._entries(message, is_handled)
 
-    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep[K]]:
+    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep]:
         """Fire the deadlines that are due until a time."""
         self.timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
@@ -115,7 +116,7 @@ class GroupRun(Generic[K]):
         self._steps.append((event, now_ms, effects, self._keep(effects.group)))
         return effects
 
-    def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
+    def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep]:
         """Yield the steps since the last call. Steps that were repeated to undo a failed one are left out."""
         effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []
