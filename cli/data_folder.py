@@ -3,7 +3,7 @@ errors.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,15 +60,15 @@ def cluster(data_dir: Path, client_config: ClientConfig | None) -> Iterator[Clie
 
 
 @contextmanager
-def reported_as(kind: type[click.ClickException], *others: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a data folder, and these others, into a sentence. `kind` has the exit code."""
+def reported(*others: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a data folder, and these others, into a sentence and exit code 1."""
     try:
         yield
     except (*_ERRORS, *others) as error:
-        raise kind(str(error).partition("\n")[0] or type(error).__name__) from error
+        raise click.ClickException(str(error).partition("\n")[0] or type(error).__name__) from error
 
 
-_STATE_ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFailed, StateNotRead)
+STATE_ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFailed, StateNotRead)
 
 
 def place_options(command: Command) -> Command:
@@ -99,13 +99,6 @@ def coordinator_folder(data_dir: Path) -> Path:
     if not folder.is_dir():
         raise MoveRefused(f"{data_dir} has no folder of a coordinator")
     return folder
-
-
-def reported(
-    kind: type[click.ClickException] = click.ClickException,
-) -> AbstractContextManager[None]:
-    """Turn the errors that are expected into a sentence. `kind` has the exit code."""
-    return reported_as(kind, *_STATE_ERRORS)
 
 
 @contextmanager

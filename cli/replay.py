@@ -5,7 +5,7 @@ compares the outcome with what happened. Their sources, and the recording that o
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.sealed_file import ExportFile
 from cli.coordinator_parameters import PLACE
-from cli.data_folder import cluster, data_dir_option, reported_as
+from cli.data_folder import cluster, data_dir_option, reported
 from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.cli.parameters import Command, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
@@ -34,7 +34,7 @@ from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
 
 _TOPIC_ENDING = "-requests"
-_ERRORS = (CannotRecord, ClientError, RecordingError)
+ERRORS = (CannotRecord, ClientError, RecordingError)
 _OPTIONS = (
     data_dir_option("The coordinator may run.", exists=False),
     click.option(
@@ -121,11 +121,6 @@ def recording_options(default: str | None = None) -> Callable[[Command], Command
     return lambda command: with_options(as_object(RecordingSource, "source")(command), option, *_OPTIONS)
 
 
-def reported() -> AbstractContextManager[None]:
-    """Turn the known errors into one sentence and exit code 1."""
-    return reported_as(click.ClickException, *_ERRORS)
-
-
 @contextmanager
 def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
     """Yield the checkpoint. Spark is started only if it is not at a path of this machine."""
@@ -187,7 +182,7 @@ def replay(
     if source.file is not None and source.from_state is not None:
         raise click.UsageError("--from-state needs --from-topic: a recording has its own beginning")
     now_ms = time.time_ns() // 1_000_000
-    with reported(), source.recording(RecordingPart(list(groups) or None)) as recording:
+    with reported(*ERRORS), source.recording(RecordingPart(list(groups) or None)) as recording:
         _check_groups(recording.header, groups)
         if at is not None:
             _show_moment(recording, groups[0], parse_time(at, now_ms, "--at"))
@@ -282,7 +277,7 @@ def record(
     part = RecordingPart(
         list(groups) or None, parse_time(since, now_ms, "--since"), parse_time(until, now_ms, "--until")
     )
-    with reported():
+    with reported(*ERRORS):
         start = source.start()
         with source.coordinator() as (servers, layout, checkpoint):
             header = read_topics.record(file, servers, layout, checkpoint, part, start)

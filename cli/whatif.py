@@ -4,7 +4,8 @@ import sys
 
 import click
 
-from cli.replay import RecordingSource, recording_options, reported
+from cli.data_folder import reported
+from cli.replay import ERRORS, RecordingSource, recording_options
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.wording import Clock
 from operations.replay.read_topics import RecordingPart
@@ -52,7 +53,7 @@ def whatif(
     if source.from_state is not None:
         raise click.UsageError("whatif takes no --from-state, because it finds the clients in the whole log")
     experiments = _experiments(settings, assignor, tries)
-    with reported(), source.recording(RecordingPart([group_id])) as recording:
+    with reported(*ERRORS), source.recording(RecordingPart([group_id])) as recording:
         try:
             found = answer(log_of(recording, group_id), experiments)
         except WhatIfError as error:

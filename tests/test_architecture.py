@@ -229,7 +229,6 @@ def test_folders_for_data_are_private() -> None:
         "kafka_why/local_files.py",
         "embedded/java.py",
         "embedded/jars.py",
-        "streaming/observing/output_folder.py",
         "streaming/query/class_archive.py",
         "streaming/query/pipeline.py",
     }

@@ -1,8 +1,7 @@
-"""The subcommands of `group-coordinator state`: `read` and `diff` show the state in the checkpoint, also
-while the coordinator runs; `export`, `import`, `backup` and `rollback` save, move and revert it.
+"""The subcommands of `group-coordinator state`: `read` shows the state in the checkpoint, also while the
+coordinator runs; `export`, `import`, `backup` and `rollback` save, move and revert it.
 """
 
-import re
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -10,17 +9,18 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.sealed_file import ExportedGroup, ExportFile
+from checkpoints.sealed_file import ExportFile
 from cli.coordinator_parameters import SHARDS, STATE_PARTITIONS
 from cli.data_folder import (
     PLACE_OPTION,
+    STATE_ERRORS,
     cluster,
     coordinator_folder,
     data_dir_option,
@@ -34,10 +34,8 @@ from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, 
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.local_files import make_private_folder
-from kafka_why.numbers import is_whole_number, parse_whole_number
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.wording import visible_text
-from operations.stored.changes import GroupChange, change_text, compare_groups
 from operations.stored.frames import answer_json, answer_text, create_views, write_parquet
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.text import group_text, table_text, time_text
@@ -56,7 +54,7 @@ from streaming.service.stored_state.rollback import RollbackRefused, roll_back
 def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> None:
     """Write the state of a coordinator that is stopped into a new FILE."""
     configure_logs()
-    with reported():
+    with reported(*STATE_ERRORS):
         folder = ServiceFolder(coordinator_folder(data_dir))
         checkpoint = Checkpoint.at(folder.path)
         with folder.locked() as lock:
@@ -97,7 +95,7 @@ def import_(
     """Make a coordinator's folder from FILE, which `state export` or `state backup` wrote."""
     configure_logs()
     target = data_dir / "coordinator"
-    with reported(), ExitStack() as held:
+    with reported(*STATE_ERRORS), ExitStack() as held:
         export = ExportFile(file)
         follows, seen_ms = None, None
         if old_data_dir is not None:
@@ -140,7 +138,7 @@ def rollback(
     The requests since then run again as one batch, with the same answers.
     """
     configure_logs()
-    with reported():
+    with reported(*STATE_ERRORS):
         folder = ServiceFolder(coordinator_folder(data_dir))
         path = storage_at(place or str(folder.path)).path
         if path is None:
@@ -169,7 +167,7 @@ def rollback(
 def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[str, str]) -> None:
     """Write the state of the newest committed batch into a new FILE. `state import` reads it."""
     configure_logs()
-    with reported(), opened(data_dir, place, spark_conf) as (checkpoint, spark):
+    with reported(*STATE_ERRORS), opened(data_dir, place, spark_conf) as (checkpoint, spark):
         header, groups = back_up(checkpoint, spark, file)
     show(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")
 
@@ -206,7 +204,7 @@ def read(
     if sum(given is not None for given in (what, sql, parquet)) > 1:
         raise click.UsageError("--what, --sql and --parquet exclude each other")
     configure_logs()
-    with reported():
+    with reported(*STATE_ERRORS):
         with opened(data_dir, place, spark_conf) as (checkpoint, spark):
             state = read_stored(checkpoint, spark, batch)
             if sql is not None:
@@ -272,96 +270,3 @@ def _print_query(
 
 def _print_json(state: StoredState, name: str, rows: list[Any]) -> None:
     show_json({"batch": state.batch, "watermark_ms": state.watermark_ms, name: rows})
-
-
-_PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>[0-9]+)")
-Groups = Mapping[str, ExportedGroup]
-
-
-class _DiffFailed(click.ClickException):
-    exit_code = 2  # as in diff(1), where 1 means that the files differ
-
-
-class _Source(NamedTuple):
-    """A state to compare: an export, or a data folder's state after a batch (None for the newest one)."""
-
-    place: Path
-    batch: int | None
-    is_export: bool
-
-
-@click.command()
-@click.argument("before")
-@click.argument("after")
-@data_dir_option("For a BEFORE or AFTER that is a number. The coordinator may run.", exists=False)
-@click.option("--group", "groups", multiple=True, help="Only this group. Can be given several times.")
-@click.option("--ignore-times", is_flag=True, help="Ignore fields that are times.")
-@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def diff(
-    before: str, after: str, data_dir: Path, groups: tuple[str, ...], ignore_times: bool, output: str
-) -> None:
-    """Print what differs between two states. Exit code: 0 equal, 1 different, 2 an error.
-
-    BEFORE and AFTER are each the number of a batch, a data folder (its newest batch), DIR@BATCH, or a file of
-    `state export` or `state backup`.
-    """
-    configure_logs()
-    with reported(_DiffFailed):
-        old, new = _load(_source(before, data_dir), _source(after, data_dir))
-        changes = _changes(old, new, groups, ignore_times=ignore_times)
-    if output == "json":
-        show_json({"equal": not changes, "groups": changes})
-    else:
-        show(visible_text(map(change_text, changes)) or f"{len(old)} groups, no differences")
-    raise click.exceptions.Exit(1 if changes else 0)
-
-
-def _source(given: str, data_dir: Path) -> _Source:
-    if is_whole_number(given):
-        return _Source(data_dir, _batch(given), is_export=False)
-    path = Path(given)
-    if path.is_file():
-        return _Source(path, None, is_export=True)
-    if path.is_dir():
-        return _Source(path, None, is_export=False)
-    if (at := _PLACE_AT_BATCH.fullmatch(given)) and Path(at["place"]).is_dir():
-        return _Source(Path(at["place"]), _batch(at["batch"]), is_export=False)
-    raise click.UsageError(f"'{given}' is neither a batch nor a data folder, DIR@BATCH or exported file")
-
-
-def _batch(text: str) -> int:
-    try:
-        return parse_whole_number(text)
-    except ValueError as error:
-        raise click.UsageError(f"a batch: {error}") from error
-
-
-def _load(*sources: _Source) -> list[Groups]:
-    with ExitStack() as stack:
-        spark: SparkSession | None = None
-        for source in sources:
-            if not source.is_export and spark is None:
-                coordinator_folder(source.place)
-                spark = stack.enter_context(spark_session(source.place / "state.log"))
-        return [_groups(source, spark) for source in sources]
-
-
-def _groups(source: _Source, spark: SparkSession | None) -> Groups:
-    if source.is_export:
-        return {group.group_id: group for group in ExportFile(source.place).groups()}
-    assert spark is not None
-    checkpoint = Checkpoint.at(coordinator_folder(source.place))
-    return {group.group_id: group for group in read_stored(checkpoint, spark, source.batch).groups}
-
-
-def _changes(old: Groups, new: Groups, groups: Collection[str], *, ignore_times: bool) -> list[GroupChange]:
-    changes = []
-    for group_id in sorted({*old, *new}):
-        before, after = old.get(group_id), new.get(group_id)
-        if (groups and group_id not in groups) or before == after:
-            continue
-        decoded = [None if group is None else group.decode() for group in (before, after)]
-        change = compare_groups(group_id, *decoded, ignore_times=ignore_times)
-        if change is not None:
-            changes.append(change)
-    return changes

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import structlog
 
@@ -35,19 +33,12 @@ def is_safe(text: str) -> bool:
     return all(character.isprintable() or character == "\n" for character in text)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return the output of an observer that has seen one group, whose id is hostile."""
-    (tmp_path / "events").mkdir()
-    rows = {"group_id": [HOSTILE], "batch": [0], "value": ["{}"]}
-    pq.write_table(pa.table(rows), tmp_path / "events" / "0.parquet")
-    return tmp_path
-
-
-def test_command_on_a_terminal_writes_no_control_characters(folder: Path) -> None:
+def test_command_on_a_terminal_writes_no_control_characters(tmp_path: Path) -> None:
     """Whether click quotes it, before the command runs, or a library warns of it past the writer."""
     ours, theirs = pty.openpty()
-    for words in (["orders", "--from-dir", str(folder)], ["orders", "--from-dir", "\x1b[2J\x9b\u202e"]):
+    log = tmp_path / "server.log"
+    log.write_text("")
+    for words in ([HOSTILE, "--broker-log", str(log)], ["orders", "--broker-log", "\x1b[2J\x9b\u202e"]):
         warns = r"atexit.register(lambda: sys.stderr.write('warning \x1b[3J'))"
         program = f"import atexit, sys; from cli import main; {warns}; main()"
         subprocess.run(

@@ -1,19 +1,16 @@
 """`group-coordinator state`: what is refused before Spark starts, in a sentence."""
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from checkpoints import codec
 from checkpoints.metadata import Identity
-from checkpoints.sealed_file import ExportedGroup, ExportHeader, write_export
+from checkpoints.sealed_file import ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 from kafka_why.service_folder import ServiceFolder
-from state.kafka.classic_group import ClassicGroup
 
 HEADER = ExportHeader(
     exported_at_ms=1,
@@ -85,54 +82,3 @@ def test_import_refuses_a_damaged_file_and_an_existing_folder(tmp_path: Path) ->
     (new / "coordinator").mkdir(parents=True)
     there = run("import", path, "--data-dir", new)
     assert (there.exit_code, "coordinator exists. Import into a new folder" in there.output) == (1, True)
-
-
-def groups_in(path: Path, *groups: ClassicGroup) -> Path:
-    entries = [codec.encode_group(group, None) for group in groups]
-    write_export(
-        path,
-        HEADER,
-        [ExportedGroup(g.group_id, e.version, e.group) for g, e in zip(groups, entries, strict=True)],
-    )
-    return path
-
-
-def test_diff_of_two_exports_needs_no_spark(tmp_path: Path) -> None:
-    old = groups_in(tmp_path / "old", ClassicGroup("a", "r-0-1", generation=3), ClassicGroup("gone", "r-0-2"))
-    new = groups_in(tmp_path / "new", ClassicGroup("a", "r-0-1", generation=4), ClassicGroup("came", "r-0-3"))
-    same = run("diff", old, old)
-    assert (same.exit_code, same.output) == (0, "2 groups, no differences\n")
-    found = run("diff", old, new)
-    assert found.exit_code == 1
-    assert found.output == "group a:\n  generation 3 -> 4\ngroup came: added\ngroup gone: removed\n"
-    only = run("diff", old, new, "--group", "a", "--format", "json")
-    assert only.exit_code == 1
-    content = json.loads(only.output)
-    assert content["equal"] is False
-    assert content["groups"][0]["fields"][0] == {
-        "field": "generation",
-        "kind": "changed",
-        "before": 3,
-        "after": 4,
-        "text": "generation 3 -> 4",
-    }
-
-
-@pytest.mark.parametrize(
-    ("states", "why"),
-    [
-        ("{0}/damaged {0}/damaged", ""),
-        ("{0}/nowhere {0}/damaged", "is neither a batch nor a data folder, DIR@BATCH or exported file"),
-        ("9" * 5_000 + " {0}/damaged", "is not between"),
-        ("{0}@" + "9" * 20 + " {0}/damaged", "is not between"),
-        ("\N{ARABIC-INDIC DIGIT THREE} {0}/damaged", "is neither a batch"),
-        # It has no folder of a coordinator.
-        ("{0} {0}", ""),
-    ],
-    ids=["damaged", "absent", "large batch", "large batch of a folder", "other digits", "no coordinator"],
-)
-def test_failed_diff_has_its_own_exit_code(tmp_path: Path, states: str, why: str) -> None:
-    (tmp_path / "damaged").write_text("{}")
-    found = run("diff", *states.format(tmp_path).split())
-    assert found.exit_code == 2
-    assert why in found.output

@@ -1,10 +1,7 @@
 # ruff: noqa: E501 - tables are as wide as on the terminal
-"""The rows of a group's state, their tables, and what differs between two states."""
+"""The rows of a group's state, and their tables."""
 
 from textwrap import dedent
-
-import msgspec
-from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.offsets import Offset
@@ -12,7 +9,6 @@ from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
-from operations.stored.changes import ChangeKind, FieldChange, change_text, compare_groups
 from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig
@@ -64,17 +60,8 @@ def rocketmq_group() -> RocketMqGroup:
     )
 
 
-def copy(group: ClassicGroup) -> ClassicGroup:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=ClassicGroup)
-
-
 def text_of(group: AnyGroup) -> str:
     return group_text(rows_of(group, 3, CONFIG))
-
-
-def changed(before: AnyGroup, after: AnyGroup, *, ignore_times: bool = False) -> list[FieldChange]:
-    found = compare_groups("shop", before, after, ignore_times=ignore_times)
-    return [] if found is None else list(found.fields)
 
 
 def test_kafka_group_is_shown_as_tables() -> None:
@@ -123,36 +110,6 @@ def test_tables_show_parked_requests_and_unreadable_assignments() -> None:
     assert (second.waits_for, second.partitions, second.assignment) == (None, None, None)
 
 
-def test_diff_describes_each_changed_field() -> None:
-    after = copy(kafka_group())
-    after.generation, after.leader_id, after.state = 4, "b-1", GroupState.PREPARING_REBALANCE
-    after.remove("a-1")
-    after.members["b-1"].assignment = assigned(0, 1)
-    after.members["b-1"].heartbeat_deadline_ms = None
-    after.pending_members.clear()
-    after.offsets["orders"][0] = replace(after.offsets["orders"][0], offset=42, committed_at_ms=T)
-    after.offsets["prices"] = {1: Offset(7, 2, "note", T, None, None)}
-    change = compare_groups("shop", kafka_group(), after)
-    assert change is not None
-    assert (
-        change_text(change)
-        == dedent("""\
-        group shop:
-          offset of orders[0]: offset 41 -> 42
-          offset of orders[0]: committed 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000
-          added: offset of prices[1] (offset 7, leader epoch 2, metadata note, committed 2026-11-22 01:46:40.000, position [-1, 0])
-          state Stable -> PreparingRebalance
-          generation 3 -> 4
-          leader id a-1 -> b-1
-          removed: member a-1 (member id a-1, client id a, client host /h, session timeout 10000 ms, rebalance timeout 60000 ms, protocols [name range, metadata 1 bytes (62c66a7a)], heartbeat deadline 2026-11-22 01:46:50.000, assignment orders:0,2)
-          member b-1: heartbeat deadline 2026-11-22 01:46:50.000 -> none
-          member b-1: assignment orders:1 -> orders:0,1
-          removed: pending member c-1 (client id c, client host /h, heartbeat deadline 2026-11-22 01:46:42.000)""")
-    )
-    offset = next(field for field in change.fields if field.field == "offsets/orders/0/offset")
-    assert (offset.kind, offset.before, offset.after) == (ChangeKind.CHANGED, 41, 42)
-
-
 def pending(request: str, *offsets: int) -> PendingOffsets:
     """Offsets of partitions 0, 1, ... of topic orders, pending in one transaction."""
     position = (int(request.rpartition("-")[2]), 0)
@@ -172,29 +129,6 @@ def test_pending_offsets_are_shown_as_a_table() -> None:
         "  orders 0         43             app-1            4001        7     40       2026-11-22 01:46:40.000"
     )
     assert rows_of(group, 4, CONFIG).group.pending == 3
-
-
-def test_diff_can_ignore_changes_of_times_alone() -> None:
-    after = copy(kafka_group())
-    after.clock_ms += 3_000
-    after.members["a-1"].heartbeat_deadline_ms = T + 13_000
-    after.offsets["orders"][0] = replace(after.offsets["orders"][0], committed_at_ms=T, position=(9, 0))
-    assert changed(kafka_group(), after, ignore_times=True) == []
-    assert changed(kafka_group(), after) != []
-    after.members["a-1"].session_timeout_ms = 20_000
-    (field,) = changed(kafka_group(), after, ignore_times=True)
-    assert field.text == "member a-1: session timeout 10000 ms -> 20000 ms"
-
-
-def test_diff_names_queues_and_reports_another_protocol_as_one_change() -> None:
-    after = rocketmq_group()
-    after.locks = {MessageQueue("t", "b", 3): LockEntry("B", T)}
-    assert [field.text for field in changed(rocketmq_group(), after)] == [
-        "lock of t@b[3]: client id A -> B",
-        "lock of t@b[3]: last update 2026-11-22 01:46:39.000 -> 2026-11-22 01:46:40.000",
-    ]
-    (field,) = changed(kafka_group(), rocketmq_group())
-    assert field.text == "protocol Kafka -> RocketMQ"
 
 
 REPLY_TO = ReplyTo(0, "c", "requests-0-1")

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables are as wide as on the terminal
-"""What readers show of groups that go by epochs: the stored state, the moment, the live view, the list."""
+"""What readers show of groups that go by epochs: the stored state, the moment, the list."""
 
 import copy
 from datetime import UTC
@@ -10,11 +10,9 @@ from kafka_why.groups.list_groups import list_row
 from kafka_why.wording import Clock
 from operations.replay.moment import moment_text
 from operations.replay.replay import Replayed
-from operations.stored.changes import change_text, compare_groups
 from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig
-from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import KafkaGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
@@ -32,12 +30,6 @@ def before(commands: tuple[str, ...], at: str) -> KafkaGroup:
     group = recorder.any_group()
     assert group is not None
     return copy.deepcopy(group)
-
-
-def difference(old: KafkaGroup, new: KafkaGroup, *, ignore_times: bool = False) -> str:
-    change = compare_groups("g", old, new, ignore_times=ignore_times)
-    assert change is not None
-    return change_text(change)
 
 
 def moment_of(group: KafkaGroup) -> str:
@@ -65,35 +57,6 @@ g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5         
   rebalance 1970-01-01 00:01:14.000 A
   rebalance 1970-01-01 00:01:14.000 B
     """)
-
-
-def test_diff_of_consumer_groups_names_partitions_by_topic() -> None:
-    assert difference(before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True) == looks("""
-group g:
-  seq 21 -> 24
-  assignment epoch 4 -> 5
-  member A: previous epoch 2 -> 3
-  member A: state Stable -> UnrevokedPartitions
-  member A: assigned orders:0,1,2,3 -> orders:0,1
-  member A: pending revocation none -> orders:2,3
-  member B: state Stable -> UnrevokedPartitions
-  member B: assigned orders:4,5;prices:0,1 -> orders:4,5
-  member B: pending revocation none -> prices:0,1
-  target of A: orders:0,1,2 -> orders:0,1
-  target of B: orders:4,5;prices:0 -> orders:4,5
-  added: target of D (orders:2;prices:0)
-    """)
-
-
-def test_diff_reports_assignment_epochs_that_alone_differ() -> None:
-    old, new = before(MORNING, "14s"), before(MORNING, "14s")
-    assert isinstance(new, ConsumerGroup)
-    held = new.members["A"].assigned
-    new.members["A"].assigned = {topic: dict.fromkeys(epochs, 7) for topic, epochs in held.items()}
-    assert (
-        difference(old, new)
-        == "group g:\n  member A: assigned orders:0,1,2,3 since epoch 2 -> orders:0,1,2,3 since epoch 7"
-    )
 
 
 def test_moment_of_a_consumer_group_shows_members_and_timers() -> None:
@@ -170,15 +133,6 @@ def test_moment_of_a_share_group_shows_partitions_and_tasks() -> None:
             1970-01-01 00:00:55.000  in 45.0 s  the session of A ends
             1970-01-01 00:01:10.000  in 60.0 s  tasks that the share coordinator has not done get an entry
         """)
-
-
-def test_diff_of_share_groups_names_partitions_by_topic() -> None:
-    before, after = group_after("at 12s", "share B e0"), group_after("at 12s", "share B e0", "share A e3")
-    changed = difference(before, after, ignore_times=True)
-    assert "  member A: assigned foo:0,1 -> foo:0" in changed.splitlines()
-    assert "initialized" not in changed
-    deleted = difference(after, group_after("share A -1", "delete admin"), ignore_times=True)
-    assert "  removed: initialized partitions of foo (foo:0,1)" in deleted.splitlines()
 
 
 def test_group_lists_include_share_groups() -> None:
