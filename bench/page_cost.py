@@ -93,8 +93,7 @@ class Bench:
         self.fleet = Fleet(LAYOUT)
         self.now_ms = now_ms
         self._log = log
-        histories = Histories(self._read, self.fleet)
-        self.analyses = Analyses(histories, self.fleet)
+        self.analyses = Analyses(Histories(self._read, self.fleet), self.fleet)
         self.overview = Overview(self.fleet)
         self.lines = self.overview.lines(now_ms)
         self._sources = PageSources(
@@ -102,7 +101,6 @@ class Bench:
             lines=lambda: self.lines,
             members=lambda: self.overview.members,
             lines_version=lambda: self.fleet.version,
-            histories=histories,
             analyses=self.analyses,
             read_age_s=lambda: 0.0,
             service_topics=ServiceTopics(),

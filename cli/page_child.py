@@ -9,7 +9,6 @@ from msgspec import Struct
 from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.server import Page
 
 
@@ -23,7 +22,6 @@ class PageStart(Struct, frozen=True, kw_only=True):
     listening: int
     connect_to: str
     metrics_url: str
-    log: CoordinatorLog
     watches_broker: bool
 
 
@@ -39,7 +37,6 @@ def main() -> None:
             listening,
             connect_to=start.connect_to,
             metrics_url=start.metrics_url,
-            log=start.log,
             watches_broker=start.watches_broker,
         ),
     ):

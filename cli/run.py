@@ -25,7 +25,6 @@ from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_en
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
-from kafka_why.page.commands import CoordinatorLog
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
@@ -179,10 +178,7 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
 def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches_broker: bool) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
-    log = CoordinatorLog.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
-    page.start(
-        options.client_config, options.layout, connect_to, metrics_url, log, watches_broker=watches_broker
-    )
+    page.start(options.client_config, options.layout, connect_to, metrics_url, watches_broker=watches_broker)
 
 
 def _show_ready(

@@ -13,7 +13,6 @@ from cli.page_child import PageStart
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
-from kafka_why.page.commands import CoordinatorLog
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.starts import backoff_s
@@ -44,7 +43,6 @@ class RunPage(Closeable):
         layout: TopicLayout,
         connect_to: str,
         metrics_url: str,
-        log: CoordinatorLog,
         *,
         watches_broker: bool = False,
     ) -> None:
@@ -57,7 +55,6 @@ class RunPage(Closeable):
             listening=self._socket.fileno(),
             connect_to=connect_to,
             metrics_url=metrics_url,
-            log=log,
             watches_broker=watches_broker,
         )
         self._thread = threading.Thread(

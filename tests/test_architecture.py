@@ -27,7 +27,7 @@ MAX_PROTOCOL_MODULE_LINES = 700
 # Names that two public classes may have: the same thing of Kafka's groups and of RocketMQ's, or of two
 # stages of a record. No name is added here.
 SHARED_CLASS_NAMES = {
-    "Address", "Change", "ChangeKind", "Claim", "ClassicMember", "Clock", "Cluster",
+    "Address", "Change", "Claim", "ClassicMember", "Clock", "Cluster",
     "Effects", "EntryType", "GroupLog", "GroupSnapshot", "Header", "HistoryEntry",
     "MemberAssignment", "MemberState", "MemberSubscription", "ProtocolError", "Push", "RegexResolved",
     "Reply", "Report", "Request", "RequestRefused", "Response", "Row", "StepContext", "Verdict",

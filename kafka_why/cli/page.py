@@ -14,7 +14,6 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.credentials import InvalidEntry, Users
-from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
 from kafka_why.topic_reader import BrokersOwn, ClientError
@@ -69,12 +68,6 @@ def _rocketmq_page(
 )
 @click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
 @click.option(
-    "--checkpoint",
-    metavar="PLACE",
-    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
-    "`group-coordinator`, if that is installed here.",
-)
-@click.option(
     "--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM; default: in the same file."
 )
 def page(
@@ -87,7 +80,6 @@ def page(
     token_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
-    checkpoint: str | None,
 ) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
@@ -102,7 +94,6 @@ def page(
         port,
         access_of(users, token_file),
         None if tls_certificate is None else TlsFiles(tls_certificate, tls_key),
-        log=None if checkpoint is None else CoordinatorLog.of(client_config, checkpoint),
         metrics_url=metrics_url,
     )
 
@@ -114,7 +105,6 @@ def _serve(
     port: int,
     access: Access | None,
     tls: TlsFiles | None,
-    log: CoordinatorLog | None = None,
     metrics_url: str | None = None,
 ) -> None:
     configure_logs()
@@ -135,7 +125,6 @@ def _serve(
                 connect_to=connect_to,
                 access=access,
                 tls=tls,
-                log=log,
                 metrics_url=metrics_url,
             ),
         ):

@@ -204,7 +204,6 @@ class GroupTable(Generic[V]):
     """The latest view of every group for which `decode` returns one. Other groups are left out."""
 
     def __init__(self, decode: Callable[[bytes], V | None]) -> None:
-        self.duplicates = 0
         self._decode = decode
         self._groups: dict[str, V] = {}
 
@@ -231,7 +230,6 @@ class GroupTable(Generic[V]):
         if view is None:
             return self._groups.pop(group_id, None) is not None
         if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:
-            self.duplicates += 1
             return False
         self._groups[group_id] = view
         return True

@@ -30,7 +30,6 @@ from kafka_why.page.address import (
     selection,
     time_parameter,
 )
-from kafka_why.page.commands import PROGRAM, CommandPages
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
@@ -62,7 +61,6 @@ log = structlog.get_logger()
 def app(sources: PageSources, access: Access) -> Starlette:
     """Return the application."""
     pages = _Pages(sources)
-    commands = CommandPages(sources.histories, sources.log, sources.now_ms, pages.text)
     return Starlette(
         routes=[
             Route("/", pages.groups, name="groups"),
@@ -75,7 +73,6 @@ def app(sources: PageSources, access: Access) -> Starlette:
             Route("/api/rebalance", lambda request: _json(pages.load_rebalance(request))),
             Route("/api/members", pages.members_json),
             Route("/api/coordinator", lambda _: _json(pages.load_coordinator())),
-            *commands.routes,
             *delivery_routes(sources.deliveries, sources.now_ms),
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -195,7 +192,6 @@ class _Pages:
             "rebalance.html",
             it=self.load_rebalance(request),
             now_ms=self._sources.now_ms(),
-            asks=PROGRAM.exists(),
         )
 
     def members(self, request: Request) -> Response:
@@ -247,10 +243,6 @@ class _Pages:
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
     def _page(self, template: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(self.text(template, **values), status)
-
-    def text(self, template: str, **values: Any) -> str:
-        """Return the HTML of a page."""
         fleet = self._sources.fleet
         text: str = self._templates.get_template(template).render(
             version=values.pop("version", self._sources.lines_version()),
@@ -264,7 +256,7 @@ class _Pages:
             here=template.removesuffix(".html"),
             **values,
         )
-        return text
+        return HTMLResponse(text, status)
 
     def _selected(self, request: Request) -> dict[str, Any]:
         lines = self._sources.lines()

@@ -88,7 +88,6 @@ def test_group_table_keeps_the_latest_view_of_each_group() -> None:
         return table.apply(b"g", None if view is None else msgspec.json.encode(view))
 
     assert [apply(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
-    assert table.duplicates == 2
     assert [group.seq for group in table.groups] == [3]
     assert apply(snapshot(1, "requests-0-8")), "another life of the group starts at 1"
     assert apply(None)
