@@ -51,17 +51,17 @@ def adopt(
     with --from and --to exchanged. The groups must have no members. They stay at --from as they are.
     """
     configure_logs()
-    ours = client_config_of(source, from_config, ("--from", "--from-config"))
-    theirs = client_config_of(target, to_config, ("--to", "--to-config"))
-    if ours is None or theirs is None:
+    from_client = client_config_of(source, from_config, ("--from", "--from-config"))
+    to_client = client_config_of(target, to_config, ("--to", "--to-config"))
+    if from_client is None or to_client is None:
         raise click.UsageError(
             "takes --from and --to, or --from-config and --to-config with bootstrap.servers in the files"
         )
     try:
-        here, there = (GroupAdmin(it, timeout_ms / 1000) for it in (ours, theirs))
-        _check_same_cluster(here, there)
-        plans = _plans(here, there, list(dict.fromkeys(named)), overwrite=overwrite)
-        done = [_executed(it, here, there) for it in plans] if execute else plans
+        from_admin, to_admin = (GroupAdmin(one, timeout_ms / 1000) for one in (from_client, to_client))
+        _check_same_cluster(from_admin, to_admin)
+        plans = _plans(from_admin, to_admin, list(dict.fromkeys(named)), overwrite=overwrite)
+        done = [_executed(it, from_admin, to_admin) for it in plans] if execute else plans
     except AdoptError as error:
         raise click.ClickException(str(error)) from error
     _show(done, output)
@@ -71,54 +71,56 @@ def adopt(
         raise click.exceptions.Exit(1)
 
 
-def _check_same_cluster(here: GroupAdmin, there: GroupAdmin) -> None:
+def _check_same_cluster(from_admin: GroupAdmin, to_admin: GroupAdmin) -> None:
     """Raise AdoptError if the clusters differ, because an offset is a position in the topics of one
     cluster.
     """
-    ids = here.cluster_id(), there.cluster_id()
+    ids = from_admin.cluster_id(), to_admin.cluster_id()
     if ids[0] != ids[1]:
         raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")
 
 
-def _plans(here: GroupAdmin, there: GroupAdmin, named: Sequence[str], *, overwrite: bool) -> list[AdoptPlan]:
-    groups = here.read(named or here.ids())
+def _plans(
+    from_admin: GroupAdmin, to_admin: GroupAdmin, named: Sequence[str], *, overwrite: bool
+) -> list[AdoptPlan]:
+    groups = from_admin.read(named or from_admin.ids())
     missing = [group_id for group_id in named if group_id not in groups]
     if missing:
         raise AdoptError(f"--from has no group {', '.join(missing)}")
-    others = there.read(groups)
+    others = to_admin.read(groups)
     return [plan(groups[name], others.get(name), overwrite=overwrite) for name in sorted(groups)]
 
 
-def _executed(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> AdoptPlan:
+def _executed(planned: AdoptPlan, from_admin: GroupAdmin, to_admin: GroupAdmin) -> AdoptPlan:
     """Move a group, and return its plan with the outcome. An error refuses only this group, because the
     output must have all groups that were moved.
     """
-    if it.outcome is not AdoptDecision.MOVE:
-        return it
+    if planned.outcome is not AdoptDecision.MOVE:
+        return planned
     try:
-        refusal = _move(it, here, there)
+        refusal = _move(planned, from_admin, to_admin)
     except AdoptError as error:
         refusal = f"{error}: check it, and start again"
     outcome = AdoptDecision.REFUSED if refusal else AdoptDecision.MOVED
-    return replace(it, outcome=outcome, reason=refusal)
+    return replace(planned, outcome=outcome, reason=refusal)
 
 
-def _move(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> str:
+def _move(planned: AdoptPlan, from_admin: GroupAdmin, to_admin: GroupAdmin) -> str:
     """Commit the offsets, and read both coordinators again. Return why the group is refused, or "" if it is
     moved. Raises AdoptError. The offsets may then be committed at --to.
     """
-    name = it.group.group_id
-    errors = there.commit(name, it.offsets)
+    name = planned.group.group_id
+    errors = to_admin.commit(name, planned.offsets)
     if errors:
         (topic, number), error = min(errors.items())
         return f"{len(errors)} partitions, first {topic}-{number}: {error}"
-    group, moved = here.read([name]).get(name), there.read([name]).get(name)
+    group, moved = from_admin.read([name]).get(name), to_admin.read([name]).get(name)
     for side in (group, moved):
         if side is not None and side.error:
             raise AdoptError(side.error)
-    if group is None or group.members or group.offsets != it.group.offsets:
+    if group is None or group.members or group.offsets != planned.group.offsets:
         return "changed at --from meanwhile: stop its members, and start again"
-    if moved is None or any(moved.offsets.get(partition) != at for partition, at in it.offsets.items()):
+    if moved is None or any(moved.offsets.get(partition) != at for partition, at in planned.offsets.items()):
         return "changed at --to meanwhile: compare, and start again"
     return ""
 

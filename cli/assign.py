@@ -161,7 +161,7 @@ def _completed(group: GroupSpec, current: str | None, weights: Path | None) -> G
 
 
 def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> GroupSpec:
-    """Return the group after these members were added and removed. Raises InputError on an unknown one."""
+    """Return the group after these members were added and removed. Raises InputError if one is unknown."""
     for text in come:
         for member_id, member in parse_members(text, group.topics).items():
             group = group.with_member(member_id, member)

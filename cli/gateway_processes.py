@@ -71,7 +71,7 @@ class _Outcome:
 
 @dataclass(slots=True)
 class _Child:
-    """A process, the pipe of its reports and that of its answers."""
+    """A process, the pipe of its reports, and the pipe of its answers."""
 
     process: BaseProcess
     reports: Connection
@@ -80,7 +80,7 @@ class _Child:
     number: int = 0
     """The number of the latest call."""
     last: Numbers = field(default_factory=dict)
-    """The metrics of its latest answer."""
+    """The metrics in the latest answer of the process."""
 
     def call(self, name: str, *arguments: object) -> object:
         """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
@@ -147,10 +147,10 @@ class GatewayProcesses:
         """End the processes, which drain first, and wait for their end."""
         _end(self._children, timeout_s + _END_TIMEOUT_S)
 
-    def _concurrently(self, ask: Callable[[_Child], T]) -> list[T]:
+    def _concurrently(self, call: Callable[[_Child], T]) -> list[T]:
         """Call all processes at the same time, so that several stuck ones cost only one timeout."""
         with ThreadPoolExecutor(len(self._children)) as threads:
-            return list(threads.map(ask, self._children))
+            return list(threads.map(call, self._children))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ForeignPackage(click.ClickException):
-    """Another package has the name of one of the project's.
+    """The error when another package has the name of one of the project's packages.
 
     The exit code is EX_CONFIG of sysexits.h.
     """

@@ -76,8 +76,8 @@ class BatchesState(Struct, frozen=True, kw_only=True):
 
 
 class GatewayState(Struct, frozen=True):
-    """The gateway in the same process: its latencies by Kafka API, and the coordinator's, as it sees them, by
-    request.
+    """The gateway in the same process. `latencies` are its own, by Kafka API. `answers` are the latencies of
+    the coordinator as the gateway measures them, by request.
     """
 
     connections: int

@@ -85,7 +85,9 @@ class GroupPart:
 
 
 class LogPart:
-    """The records of a partition from the offset `first` on, by group. `transactions` are open."""
+    """The records of a partition from the offset `first` to before `end`, by group. `transactions` are those
+    that are open at `first`.
+    """
 
     def __init__(self, first: int, end: int, transactions: OpenTransactions) -> None:
         self.groups: dict[bytes, GroupPart] = {}
@@ -165,8 +167,8 @@ class _Known:
 
 class StoredGroups:
     """All groups, computed from their records. For one thread. `kept_bytes` is the approximate size of the
-    kept records, until `forget_records`. `left_out`: groups were omitted because there are more than
-    MAX_GROUPS.
+    kept records, until `forget_records`. `left_out` is True if groups were omitted because there are more
+    than MAX_GROUPS.
     """
 
     def __init__(self, names: NamesById) -> None:

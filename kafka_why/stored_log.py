@@ -44,7 +44,7 @@ _MAGIC = 2
 _COMPRESSED, _TRANSACTIONAL, _CONTROL = 0b111, 0b1_0000, 0b10_0000
 _INT64, _INT32 = Struct(">q"), Struct(">i")
 _FIRST_MS_AT, _COUNT_AT = 27, 57
-_MORE = 0x80  # a byte of a number that more bytes follow
+_MORE = 0x80  # the bit of a number's byte that says that another byte follows
 
 T = TypeVar("T")
 
@@ -247,14 +247,14 @@ class StoredLog(Closeable):
             yield from walk.batches(data)
             progress(walk.next_offset - walk.first, walk.end - walk.first)
 
-    def _retried(self, ask: Callable[[], T]) -> T:
-        """Call `ask`, and retry while a partition has no leader or its broker is unavailable. Do not wait for
-        a topic that never existed. Raises the last KafkaError.
+    def _retried(self, request: Callable[[], T]) -> T:
+        """Call `request`, and retry while a partition has no leader or its broker is unavailable. Do not wait
+        for a topic that never existed. Raises the last KafkaError.
         """
         give_up_s = time.monotonic() + _RETRY_S
         while True:
             try:
-                return ask()
+                return request()
             except KafkaError as error:
                 is_absent = self._found is None and isinstance(error, UnknownTopicOrPartitionError)
                 is_passing = error.retriable or isinstance(error, UnknownBrokerIdError)

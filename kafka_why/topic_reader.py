@@ -234,8 +234,8 @@ _BULK_MAX_WAIT_MS = 500
 def reader_and_admin(
     client_config: ClientConfig, layout: TopicLayout, *, in_bulk: bool = False
 ) -> Iterator[tuple[TopicReader, KafkaAdminClient]]:
-    """Yield the connections of a follower of the layout's topics that also asks the brokers. `in_bulk` is for
-    a follower for which nobody waits. Raises KafkaError.
+    """Yield the connections of a follower of the layout's topics that also sends requests to the brokers.
+    `in_bulk` is for a follower for which nobody waits. Raises KafkaError.
     """
     with (
         TopicReader(

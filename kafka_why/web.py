@@ -185,7 +185,7 @@ class WebServer(Startable):
 def listening_at(host: str, port: int, served: str = "the page") -> socket.socket:
     """Return a listening socket; port 0 means any free port.
 
-    Raises WebUnavailable, whose message uses `served` for what the port is for.
+    Raises WebUnavailable. `served` names in its message what the port serves.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

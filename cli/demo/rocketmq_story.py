@@ -55,7 +55,7 @@ class RocketMqDemo:
             self._narrator.step("A third one joins")
             self._join("consumer-3")
             self._narrator.step(
-                "consumer-2 is killed (SIGKILL): its connection ends, and the others are told"
+                "consumer-2 is killed (SIGKILL): its connection ends, and the others are notified"
             )
             self._consumers.pop("consumer-2").kill()
             self._wait_until_shared()
@@ -72,7 +72,7 @@ class RocketMqDemo:
         return [self._all_consumed(), _named(faults), _remembered(history)]
 
     def look(self) -> None:
-        """Do nothing, while a client id is there twice: to photograph the group, override this."""
+        """Do nothing while a client id is there twice. Override it to take a picture of the group."""
 
     def _set_up(self) -> None:
         self._narrator.step("Start RocketMQ, a Kafka broker, the coordinator and its gateways")
@@ -184,7 +184,7 @@ def _named(report: str) -> DemoCheck:
 
 
 def _remembered(history: str) -> DemoCheck:
-    """Check that the history has what is over."""
+    """Check that the history names the killed client and the client id that was there twice."""
     wanted = ("@consumer-2", "client left", "duplicate client id")
     missing = [text for text in wanted if text not in history]
     finding = f"not in it: {', '.join(missing) or 'none'}"

@@ -178,7 +178,7 @@ def notify(options: NotifyOptions) -> None:
             ),
         ):
             stop_on_signals(stop)
-            show(f"ready: tells what happens on {client_config}")
+            show(f"ready: reports what happens on {client_config}")
             stop.wait()
             exit_on_signals()  # a second one ends it at once
     except (ClientError, FolderError, HistoryUnavailable) as error:

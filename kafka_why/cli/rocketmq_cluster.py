@@ -73,9 +73,9 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
         @functools.wraps(command)
         def run(**given: Any) -> None:
             own = {name: given.pop(name) for name in _OPTIONS}
-            asked = _on_command_line()
-            others = [option for name, option in asked.items() if name not in (*_OPTIONS, *also)]
-            if own["namesrv"] is None or (others and "namesrv" not in asked):
+            on_command_line = _on_command_line()
+            others = [option for name, option in on_command_line.items() if name not in (*_OPTIONS, *also)]
+            if own["namesrv"] is None or (others and "namesrv" not in on_command_line):
                 command(**given)
                 return
             if others:

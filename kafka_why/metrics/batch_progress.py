@@ -45,7 +45,9 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def is_executed(self) -> bool:
-        """True unless Spark reports that it had no data. A batch with this number then still has to run."""
+        """True unless Spark reports that the batch had no data. In that case a batch with this number still
+        has to run.
+        """
         return "addBatch" in self.duration_ms
 
     @property

@@ -52,7 +52,7 @@ class _Content(Struct, kw_only=True):
 _decoder = msgspec.json.Decoder(_Content)
 
 
-class Kept:
+class StateFile:
     """The state file in a folder, for one events topic. Only the sending thread changes it. The constructor
     reads it, and raises FolderError if it cannot be read or belongs to another topic.
     """
@@ -77,8 +77,8 @@ class Kept:
         return list(self._content.open.values())
 
     def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
-        """Record that the receiver has accepted these messages or will never accept them. `save` writes it to
-        the file.
+        """Record that the receiver has accepted these messages or will never accept them. The record is in
+        the file after `save`.
         """
         content = self._content
         for message in messages:
@@ -172,7 +172,7 @@ class Courier:
         outbox: Outbox,
         post: Callable[[bytes], Answer],
         shape: Shape,
-        kept: Kept,
+        state_file: StateFile,
         rate_limit: RateLimit,
         back_off: BackOff,
         *,
@@ -182,7 +182,7 @@ class Courier:
         self._outbox = outbox
         self._post = post
         self._shape = shape
-        self._kept = kept
+        self._state_file = state_file
         self._rate_limit = rate_limit
         self._back_off = back_off
         self._now_s = now_s
@@ -224,7 +224,7 @@ class Courier:
         """Save what was delivered. If that fails, the messages are sent again after the next start."""
         taken = self._outbox.take(0)
         if taken.positions is not None:
-            self._kept.deliver([], taken)
+            self._state_file.deliver([], taken)
         if taken.positions is not None or not self._is_kept:
             self._save()
 
@@ -236,13 +236,13 @@ class Courier:
             else:
                 log.info("message delivered", **about)
         self._at_once = self._shape.max_messages
-        self._kept.deliver(messages, self._outbox.take(len(messages)))
+        self._state_file.deliver(messages, self._outbox.take(len(messages)))
         self._save()
 
     def _save(self) -> None:
         self._kept_at_s = self._now_s()
         try:
-            self._kept.save()
+            self._state_file.save()
         except FolderNotWritable as error:
             self._is_kept = False
             self._keeping.failed(error)
@@ -292,7 +292,7 @@ class Delivery:
 
 
 class Notifier(Startable):
-    """The threads of `notify`, which read and send until stopped. Its state is saved in `folder`
+    """The threads of `notify`, which read and send until stopped. The state of notify is saved in `folder`
     (`kafka_why.notify.courier`). `source` is the topic that it reads, or polls of the groups. Polls have
     no positions, so rebalances that ended while notify did not run are not sent.
 
@@ -312,30 +312,30 @@ class Notifier(Startable):
     ) -> None:
         layout = source if isinstance(source, TopicLayout) else None
         topic = KAFKAS_OFFSETS_TOPIC if layout is None else layout.events_topic
-        kept = Kept(folder, topic)
-        if source is not BrokersOwn.POLLS and not kept.positions:  # the first start
-            kept.deliver([], Taken(ends_of(client_config, topic), []))
-            kept.save()
+        state_file = StateFile(folder, topic)
+        if source is not BrokersOwn.POLLS and not state_file.positions:  # the first start
+            state_file.deliver([], Taken(ends_of(client_config, topic), []))
+            state_file.save()
         self._outbox = outbox = Outbox()
         fleet = Fleet(layout)
-        ended = EndedRebalances(outbox, wanted, link, kept.sent)
+        ended = EndedRebalances(outbox, wanted, link, state_file.sent)
         readers: tuple[GroupsFollower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
         topics = None
         if source is BrokersOwn.POLLS:
             readers = (PolledEvents(client_config, fleet, ended),)
         elif layout is None:
-            readers = (OffsetsEvents(client_config, fleet, ended, kept.positions),)
+            readers = (OffsetsEvents(client_config, fleet, ended, state_file.positions),)
         else:
             topics = ServiceTopics(is_observed=layout.is_observed)
             readers = (
                 GroupsFollower(client_config, layout, fleet, _READER),
-                EventsFollower(client_config, layout, ended, kept.positions),
+                EventsFollower(client_config, layout, ended, state_file.positions),
                 ServiceFollower(client_config, layout, topics, _READER),
             )
         state = None if metrics_url is None else StateReader(metrics_url)
         sources = Sources(fleet, topics, state, readers[0].read_age_s)
         episodes = Episodes(
-            kept.open,
+            state_file.open,
             settled_ms=now_ms() + SETTLED_MS,
             is_wanted=wanted.wants,
             link=link,
@@ -346,7 +346,7 @@ class Notifier(Startable):
             outbox,
             delivery.post,
             delivery.shape,
-            kept,
+            state_file,
             RateLimit(delivery.per_minute),
             BackOff(random.random),
         )

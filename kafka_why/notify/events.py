@@ -52,8 +52,8 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The kept entries of a group. `sent` are the rebalances that `ended` need not return, or None until the
-    first entry that may end another one.
+    """The kept entries of a group. `sent` are the rebalances that `take_ended` need not return, or None until
+    the first entry that may end another rebalance.
     """
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
@@ -61,8 +61,8 @@ class _Group:
 
 
 class Rebalances:
-    """The recent entries of all groups, from which `ended` finds the rebalances that have ended. Entries of a
-    group must come in order; a repeated one has no effect. For one thread.
+    """The recent entries of all groups, in which `take_ended` finds the rebalances that have ended. The
+    entries of a group must come in order; a repeated one has no effect. For one thread.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Rebalances:
             group.entries.popleft()
             self._entries -= 1
 
-    def ended(self) -> list[Ended]:
+    def take_ended(self) -> list[Ended]:
         """Return the rebalances that ended since the last call, in order within each group."""
         found = []
         for group_id in self._changed:
@@ -177,7 +177,7 @@ class EndedRebalances:
         """Put messages about ended rebalances into the outbox, with the positions that the entries reach.
         Wait while the outbox is full. Return False if it was closed.
         """
-        found = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
+        found = (rebalance_message(*ended, self._link) for ended in self._rebalances.take_ended())
         at_ms = now_ms()
         messages = [one for one in found if self._wanted.wants(one, at_ms) and one.id not in self._sent]
         return self._outbox.put(messages, dict(positions))
@@ -316,8 +316,8 @@ class PolledEvents(PollingFollower):
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
-    """Return the saved position or, with a warning, the beginning of the partition if it no longer has
-    that.
+    """Return the saved position or, with a warning, the beginning of the partition if the partition no longer
+    has the saved position.
     """
     if kept.offset > end:
         log.warning(

@@ -38,7 +38,9 @@ class SecretUnreadable(Exception):
 
 
 class Verdict(Enum):
-    """REFUSED: the receiver will never accept this body. FAILED: another attempt may succeed."""
+    """The result of a request. REFUSED: the receiver will never accept this body. FAILED: another attempt may
+    succeed.
+    """
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -55,8 +57,8 @@ class Answer:
 
 
 class Receiver:
-    """A web server that takes messages. `url` and `token` return the address and the bearer token (None for
-    none), or raise SecretUnreadable. Its certificate is verified by `context`.
+    """A web server that takes messages. `url` and `token` return its address and the bearer token (None for
+    no token), or raise SecretUnreadable. `context` verifies the server's certificate.
 
     Proxies are those of the environment (`https_proxy`, `no_proxy`). Redirections are not followed, because
     they would send the messages to another server.
@@ -165,10 +167,10 @@ def is_private(url: str) -> bool:
 
 def _answer_of(error: urllib.error.HTTPError, secrets: list[str]) -> Answer:
     try:
-        said = error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
+        body = error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
     except (OSError, HTTPException):
-        said = ""
-    reason = _without(secrets, f"it answers {error.code} {said}".rstrip())
+        body = ""
+    reason = _without(secrets, f"it answers {error.code} {body}".rstrip())
     if error.code in _REFUSALS:
         return Answer(Verdict.REFUSED, reason)
     return Answer(Verdict.FAILED, reason, _retry_after_s(error.headers.get("Retry-After")))

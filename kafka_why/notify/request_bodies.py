@@ -127,7 +127,7 @@ def _alert_name(kind: str) -> str:
 def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:
     """Encode as Alertmanager does for webhooks, version 4: https://prometheus.io/docs/alerting/latest/configuration
 
-    A rebalance is an alert that is resolved already. The whole fires if one of its alerts does.
+    A rebalance is an alert that is already resolved. The group of alerts fires if one of them does.
     """
     alerts = []
     for message in messages:

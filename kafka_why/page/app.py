@@ -47,7 +47,9 @@ from kafka_why.why.history import HistoryUnavailable
 from kafka_why.wording import duration_text
 
 MAX_LIVE = 200
-"""Maximum number of live pages. One more takes the slot of another, which reconnects after some seconds."""
+"""The maximum number of live pages. A further page takes the slot of an open one, which reconnects after some
+seconds.
+"""
 CHANGES_MS = 5_000
 """The interval at which the page of the coordinator counts as changed."""
 _LIVE_INTERVAL_S = 0.25

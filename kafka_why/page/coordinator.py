@@ -160,12 +160,12 @@ def _no_metrics(polled: ServiceState | Unreadable | None) -> str:
 def _service_text(service: ServiceState) -> str:
     if service.status.phase is ServicePhase.STANDBY:
         return "This coordinator is a standby: another one owns the topics, and it waits until that one ends"
-    if not answers(service):
+    if not answers_clients(service):
         return f"The coordinator does not answer: {_why(service)}"
     return f"The coordinator answers: {_replica(service)}"
 
 
-def answers(service: ServiceState) -> bool:
+def answers_clients(service: ServiceState) -> bool:
     """Return True if clients are answered, by the query or by the replica."""
     phase = service.status.phase
     is_answering = service.replica is not None and service.replica.is_answering
@@ -221,7 +221,7 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
         return
     if service.status.alarm is not None:
         yield f"It has an alarm: {service.status.alarm[:_MAX_TEXT_CHARS]}"
-    if service.status.phase not in (ServicePhase.READY, ServicePhase.STANDBY) and answers(service):
+    if service.status.phase not in (ServicePhase.READY, ServicePhase.STANDBY) and answers_clients(service):
         yield f"Its query commits no batch, so views and history are not updated: {_why(service)}"
     if service.replica is not None and service.replica.differences:
         times = count(service.replica.differences, "time")

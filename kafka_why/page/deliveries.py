@@ -86,14 +86,14 @@ class DeliveriesCache:
 NO_DELIVERIES = DeliveriesCache(lambda group_id, from_ms, to_ms: None)
 
 
-def routes(kept: DeliveriesCache, now_ms: Callable[[], int]) -> list[Route]:
+def routes(cache: DeliveriesCache, now_ms: Callable[[], int]) -> list[Route]:
     """Return the routes of the deliveries as JSON."""
-    return [Route("/api/deliveries", partial(_json, kept, now_ms))]
+    return [Route("/api/deliveries", partial(_json, cache, now_ms))]
 
 
-def _json(kept: DeliveriesCache, now_ms: Callable[[], int], request: Request) -> Any:
+def _json(cache: DeliveriesCache, now_ms: Callable[[], int], request: Request) -> Any:
     group_id = parameter(request, "id")
-    found = kept.report(group_id, limits_ms(request, now_ms()))
+    found = cache.report(group_id, limits_ms(request, now_ms()))
     if found is None:
         raise RequestRefused(404, "no gateway counted deliveries of this group in this time")
     return Response(msgspec.json.encode(found), media_type="application/json")

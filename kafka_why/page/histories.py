@@ -55,11 +55,11 @@ class CachedHistory:
 K = TypeVar("K", "CachedHistory", "CachedAnalysis")
 
 
-def _cache(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
-    """Cache `made` for a group, and evict the least recently viewed groups above MAX_GROUPS or
+def _cache(known: OrderedDict[str, K], group_id: str, value: K, max_entries: int) -> None:
+    """Cache `value` for a group, and evict the least recently viewed groups above MAX_GROUPS or
     `max_entries`.
     """
-    known[group_id] = made
+    known[group_id] = value
     known.move_to_end(group_id)
     while len(known) > 1 and (
         len(known) > MAX_GROUPS or sum(one.entries for one in known.values()) > max_entries

@@ -140,7 +140,7 @@ class _ClientLane(StateTimeline):
     """A client over time. A span's "number of partitions" is here its number of connections."""
 
     gone: list[tuple[int, str]] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
+    notified: list[int] = field(default_factory=list)
     changes: int = 0
 
     @property
@@ -168,7 +168,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
             lanes[client_id].gone.append((change.at_ms, _reason(change, client_id)))
         if change.notification is not None:
             for client_id in there:
-                lanes[client_id].told.append(change.at_ms)
+                lanes[client_id].notified.append(change.at_ms)
     return list(lanes.values())
 
 
@@ -250,6 +250,6 @@ def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
 
 def _notifications(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
     """Yield the position and text of each notification of a client, merged where positions are equal."""
-    within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_NOTIFICATIONS:]
+    within = [at_ms for at_ms in lane.notified if scale.has(at_ms)][-MAX_NOTIFICATIONS:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
         yield x, f"{lane.member_id} was notified that the clients have changed"

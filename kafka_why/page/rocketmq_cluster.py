@@ -26,10 +26,10 @@ from kafka_why.why.rocketmq.polled.symptoms import STANDS_MS, earlier_poll, poll
 from kafka_why.wording import Clock, count
 
 WATCHED_S = 30.0
-"""A group is polled again for so long after somebody looked at it."""
+"""The time for which a group is polled again after a reader has opened it."""
 MAX_WATCHED = 10
 PATIENCE_S = 20.0
-"""A reader waits so long for a group's first poll."""
+"""The longest time that a reader waits for a group's first poll."""
 _PAUSE_S = 1.0
 
 
@@ -71,9 +71,9 @@ class ClusterFollower(FollowerThread):
         loop = self._loop
         if loop is None:
             raise ClusterUnavailable(f"{self._servers} is not polled yet")
-        asked = asyncio.run_coroutine_threadsafe(self._report(group_id), loop)
+        future = asyncio.run_coroutine_threadsafe(self._report(group_id), loop)
         try:
-            report = asked.result(PATIENCE_S)
+            report = future.result(PATIENCE_S)
         except TimeoutError:
             raise ClusterUnavailable(f"{group_id} is still being polled: load the page again") from None
         except CancelledError:
@@ -143,7 +143,7 @@ class ClusterFollower(FollowerThread):
         if known is None and not any(view.connections for view in views):
             topics = await self._cluster.topics_with_offsets(group_id, notes)
             if not (topics or notes):
-                return  # its topic for retries is that of another group, which pops
+                return  # its topic for retries belongs to another group, which pops
         view = _snapshot(group_id, views)
         if known is None or replace(view, at_ms=known.at_ms) != known:
             self._fleet.take(group_id, view, (), {}, now_ms(), anew=False)
@@ -185,7 +185,7 @@ def _snapshot(group_id: str, views: list[BrokerView]) -> GroupSnapshot:
         incarnation="",
         seq=0,
         at_ms=poll.at_ms,
-        # None for one that only a newer RocketMQ knows, such as LITE_SELECTIVE.
+        # None for a model that only a newer RocketMQ knows, such as LITE_SELECTIVE.
         message_model=MessageModel.__members__.get(view.message_model or ""),
         consume_type=ConsumeType.__members__.get(view.consume_type or ""),
         consume_from_where=None,

@@ -121,7 +121,7 @@ def _is_of_other_site(headers: Headers) -> bool:
 
 def _unauthorized() -> PlainTextResponse:
     return PlainTextResponse(
-        "The page requires_login for a user and a password, or for a token.\n",
+        "The page requires a user and a password, or a token.\n",
         401,
         {"WWW-Authenticate": 'Basic realm="group-coordinator", charset="UTF-8"'},
     )

@@ -65,7 +65,7 @@ class HeldVersion:
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
-        """Return the version to send to the page. `is_shown` is called only if it is new."""
+        """Return the version to send to the page. `is_shown` is called only if the version is new."""
         if self._sent is not None and newest != self._sent:
             if self._held_from_s is None:
                 self._held_from_s = now_s

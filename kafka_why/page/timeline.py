@@ -64,10 +64,10 @@ class Mark(Struct, frozen=True):
 
 
 class LaneRow(Struct, frozen=True):
-    """The lane of a client: of one member, or of successive ones, because a restarted client is a new member.
+    """The lane of a client: of one member, or of successive members, because a restarted client is a new one.
 
-    `gone` are the positions at which one was removed or left, with the reason. `told` are those at which a
-    client of RocketMQ was notified of a change.
+    `gone` are the positions at which a member was removed or left, with the reasons. `told` are the positions
+    at which a client of RocketMQ was notified of a change.
     """
 
     name: str
@@ -317,7 +317,7 @@ def _state_text(what: str, partitions: int | None) -> str:
 
 
 def _bands(rebalances: Iterable[Rebalance], names: Names, scale: TimeScale, now_ms: int) -> Iterator[Band]:
-    """Yield the bands, without one whose ends are both within a pixel of another's."""
+    """Yield the bands. A band that the previous one covers, up to a pixel, is omitted."""
     last: Band | None = None
     for r in rebalances:
         place = scale.place(r.began_ms, max(rebalance_end_ms(r, now_ms), r.began_ms + 1))

@@ -80,8 +80,8 @@ class ServiceFacts(Struct, frozen=True, kw_only=True):
     `is_complete` is true when they have been read to their ends. `is_observed` is true for an observer's
     topics, which have dead letters but neither claims nor clock records. `clock_ms` is the append time of the
     last clock record that was seen. `is_silent` is true if the last poll found none, and None before the
-    first poll. `dead_letters` are those of the last hour, the newest first, and `has_more` says that some are
-    omitted. `pending` are the oldest of `pending_number` pending transactions.
+    first poll. `dead_letters` are those of the last hour, the newest first, and `has_more` is True if some
+    are omitted. `pending` are the oldest of `pending_number` pending transactions.
     """
 
     is_complete: bool

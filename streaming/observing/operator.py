@@ -62,12 +62,12 @@ class ObservedOutput(OutputRows):
         value = encode_event(entry, self._layout.view_max_bytes)
         self.add(self._layout.events_topic, value, entry.group_id.encode())
 
-    def offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
+    def keep_offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
         """Keep a change of an offset until the end of the call. `record` is the id of the change's record."""
         last = (change, record, group.incarnation)
         self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = last
 
-    def offsets(self, group_id: str) -> None:
+    def add_offsets(self, group_id: str) -> None:
         """Add the group's offsets that changed in this call, all to one partition of the topic."""
         partition = partition_of(group_id, self._layout.request_partitions)
         for (topic, number), (change, record, of_group) in self._offsets.pop(group_id, {}).items():
@@ -198,7 +198,7 @@ class ObservingCall:
         for entry in seen.history:
             self._output.entry(entry)
         for change in seen.offsets:
-            self._output.offset(group, change, record)
+            self._output.keep_offset(group, change, record)
         if seen.has_news or seen.is_over:
             self._changed.add(group.group_id)
         self._decoded[group.group_id] = None if seen.is_over else group
@@ -220,7 +220,7 @@ class ObservingCall:
     def finish(self) -> Iterator[pd.DataFrame]:
         """Write the views and offsets that have changed, and the state."""
         for group_id, group in self._decoded.items():
-            self._output.offsets(group_id)
+            self._output.add_offsets(group_id)
             if group is not None:
                 self._entries[group_id] = encode_observed(group)
                 if group_id in self._changed:

@@ -158,7 +158,7 @@ class ShardCall:
         if decoded.is_unpublished and isinstance(group, Group):
             self._output.all_offsets(group)
             self._output.all_transactions(group)
-        self._output.compacted(decoded.timeline.group_id)
+        self._output.add_compacted(decoded.timeline.group_id)
         if group is not None:
             if decoded.has_news or decoded.is_unpublished:
                 self._output.snapshot(group)

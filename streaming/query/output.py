@@ -170,7 +170,7 @@ class Output(OutputRows):
         answers = self._packs.pop(reply_partition).answers
         self.add(self._layout.responses_topic, pack(answers), b"", reply_partition)
 
-    def compacted(self, group_id: str) -> None:
+    def add_compacted(self, group_id: str) -> None:
         """Add the records of the group's offsets and pending transactions that have changed in this call. All
         records of a group are in one partition.
         """

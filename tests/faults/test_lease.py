@@ -140,7 +140,7 @@ def test_claim_that_is_released_is_taken_without_a_wait(
         first.release()
         standby.wait_until_taken()
         first.release()  # too late: it changes nothing
-        assert standby.ownership.confirm_lost() is None
+        assert standby.ownership.confirm_successor() is None
 
 
 @contextmanager

@@ -193,10 +193,10 @@ def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
 def test_deposed_owner_sees_who_took_over(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with TopicsOwnership(broker.client_config, layout) as first:
         first.claim(claim_of("one"), take_over=False)
-        assert first.confirm_lost() is None
+        assert first.confirm_successor() is None
         assert claim_topics(broker, layout, claim_of("two", "/data/two"), take_over=True) == 2
-        wait_until(lambda: first.lost() is not None, "the claim that followed")
-        successor = first.lost()
+        wait_until(lambda: first.find_successor() is not None, "the claim that followed")
+        successor = first.find_successor()
         assert successor is not None
         assert (successor.owner_id, successor.epoch) == ("two", 2)
 
@@ -218,7 +218,7 @@ def test_exactly_one_of_several_concurrent_claims_wins(broker: EmbeddedBroker) -
                     took = False
                 together.wait()
                 # One that came later may have taken the topics over: then the first one sees that it has.
-                return 1 if took and ownership.confirm_lost() is None else 0
+                return 1 if took and ownership.confirm_successor() is None else 0
 
         with ThreadPoolExecutor(contenders) as pool:
             assert sum(pool.map(contend, range(contenders))) == 1

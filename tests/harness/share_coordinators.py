@@ -86,7 +86,7 @@ class Coordinators:
         self.states.pop(key, None)
         return self.codes.get(key, 0)
 
-    def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+    def find_deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         self._call("gone", list(topics))
         return self.gone_topics & topics.keys()
 

@@ -108,7 +108,7 @@ class Cluster:
             return TopicGroupDescriber(self._client_config, self.layout, self._timeout_ms)
         return BrokersGroups(self._client_config)
 
-    def listed(self) -> list[GroupListRow]:
+    def list_rows(self) -> list[GroupListRow]:
         """Return the rows of all groups, of every protocol type."""
         return [*map(list_row, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
 
@@ -150,7 +150,7 @@ class Cluster:
         if not all_groups:
             return dict.fromkeys(named)
         if not self.is_set_up:
-            return {row.group: None for row in self.listed() if row.is_of_consumers}
+            return {row.group: None for row in self.list_rows() if row.is_of_consumers}
         return {
             group.group_id: group.group_type if isinstance(group, GroupSnapshot) else None
             for group in consumer_groups(self.answered_groups())

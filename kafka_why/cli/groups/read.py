@@ -91,7 +91,7 @@ def list_(
     On a cluster without a coordinator of this project, or `observe`, the brokers list their own groups.
     """
     nothing = frozenset[str]()
-    groups = select_groups(cluster.listed(), states or nothing, types or nothing, protocols or nothing)
+    groups = select_groups(cluster.list_rows(), states or nothing, types or nothing, protocols or nothing)
     if output == "json":
         show_json(groups)
         return

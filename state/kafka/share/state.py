@@ -284,12 +284,12 @@ def refuse_parked(
 # (maybeCreateInitializeShareGroupStateRequest, initializeShareGroupState, uninitializeShareGroupState).
 
 
-_Then = tuple[str, str]
+_Consequence = tuple[str, str]
 """The consequence of a partition's failure, as text, and its row."""
-_RETRIED: _Then = "it will retry", "SI10"
-_REQUESTED_AGAIN: _Then = "the next heartbeat requests it again", "SI14"
-_UNCHANGED: _Then = "the start offset does not change", "SO12"
-_ABOVE: _Then = "it is requested again with a higher epoch", "SI11"
+_RETRIED: _Consequence = "it will retry", "SI10"
+_REQUESTED_AGAIN: _Consequence = "the next heartbeat requests it again", "SI14"
+_UNCHANGED: _Consequence = "the start offset does not change", "SO12"
+_ABOVE: _Consequence = "it is requested again with a higher epoch", "SI11"
 
 
 def request_missing_initializations(context: StepContext, group: ShareGroup) -> None:
@@ -371,7 +371,7 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
     """
     ended: EndedTasks = {}
     ready: dict[bytes, set[int]] = {}
-    failed: dict[tuple[int, _Then], PartitionsByTopic] = {}  # by error code, and by what follows
+    failed: dict[tuple[int, _Consequence], PartitionsByTopic] = {}  # by error code and consequence
     recorded_epoch, asked_at_ms = 0, context.now_ms
     for outcome in result.partitions:
         topic_id, number = outcome.topic_id.bytes, outcome.partition
@@ -385,19 +385,19 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
             ready.setdefault(topic_id, set()).add(number)
             ended.setdefault(topic_id, {})[number] = ErrorCode.NONE
             continue
-        after, then = _after(asked, outcome)
-        failed.setdefault((outcome.error_code, then), {}).setdefault(topic.name, []).append(number)
-        if after is None:
+        remaining, consequence = _next_task(asked, outcome)
+        failed.setdefault((outcome.error_code, consequence), {}).setdefault(topic.name, []).append(number)
+        if remaining is None:
             topic.partitions.pop(number)
         else:
-            topic.partitions[number] = after
-        if after is None or not after.task:
+            topic.partitions[number] = remaining
+        if remaining is None or not remaining.task:
             ended.setdefault(topic_id, {})[number] = outcome.error_code
     if ready:
         _mark_initialized(context, group, ready, context.now_ms - asked_at_ms)
     group.initializing = {id_: topic for id_, topic in group.initializing.items() if topic.partitions}
-    for (code, then), partitions in sorted(failed.items()):
-        _record_not_initialized(context, code, then, partitions)
+    for (code, consequence), partitions in sorted(failed.items()):
+        _record_not_initialized(context, code, consequence, partitions)
     if recorded_epoch >= group.group_epoch:
         _overtake(context, group, recorded_epoch)
     if not ready and not failed:
@@ -443,9 +443,9 @@ def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> 
     return outcome.error_code == ErrorCode.NONE or is_adopted
 
 
-def _after(
+def _next_task(
     asked: InitializationTask, outcome: ShareStatePartition
-) -> tuple[InitializationTask | None, _Then]:
+) -> tuple[InitializationTask | None, _Consequence]:
     """Return the remaining task of a partition whose initialization failed (or None), and what happens next,
     for the history. After a retriable error the task stays open. If an administrator's start offset failed,
     the partition keeps its earlier state.
@@ -466,9 +466,9 @@ def _after(
 
 
 def _record_not_initialized(
-    context: StepContext, code: int, then: _Then, partitions: PartitionsByTopic
+    context: StepContext, code: int, consequence: _Consequence, partitions: PartitionsByTopic
 ) -> None:
-    words, row = then
+    words, row = consequence
     context.record(
         context.rule(row),
         EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,

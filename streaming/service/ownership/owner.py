@@ -219,10 +219,10 @@ class TopicsOwnership(Closeable):
         """Mark the claim as released, because the coordinator has stopped, so that a standby need not wait
         for silence.
         """
-        if self._own is not None and self.confirm_lost() is None:
+        if self._own is not None and self.confirm_successor() is None:
             self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
 
-    def lost(self) -> Claim | None:
+    def find_successor(self) -> Claim | None:
         """Return the claim that has replaced this coordinator's, or None. Never waits."""
         try:
             self._apply_records(self._reader.poll(0))
@@ -230,7 +230,7 @@ class TopicsOwnership(Closeable):
             log.warning("the owner topic cannot be read", error=repr(error))
         return self._claims.after(self.epoch)
 
-    def confirm_lost(self) -> Claim | None:
+    def confirm_successor(self) -> Claim | None:
         """Return the claim that has replaced this coordinator's, or None, after reading the topic to
         its end.
         """

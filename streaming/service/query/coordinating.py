@@ -273,7 +273,7 @@ class CoordinatorsQuery(SupervisedQuery):
         """Raise NotOwner if another coordinator has taken the topics, and CannotContinue if the replica's
         report of lost requests is confirmed.
         """
-        successor = self._ownership.lost()
+        successor = self._ownership.find_successor()
         if successor is not None:
             _depose(successor)
         loss = self._continuity.loss()
@@ -322,7 +322,7 @@ class CoordinatorsQuery(SupervisedQuery):
         if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
             return error
         try:
-            successor = self._ownership.confirm_lost()
+            successor = self._ownership.confirm_successor()
         except KafkaError as unread:
             return unread
         if successor is not None:
@@ -337,7 +337,7 @@ class CoordinatorsQuery(SupervisedQuery):
         """Check the ownership, the requests topic and the checkpoint. If the topic is lost, kill the JVM,
         too.
         """
-        successor = self._ownership.confirm_lost()
+        successor = self._ownership.confirm_successor()
         if successor is not None:
             _depose(successor)
         try:

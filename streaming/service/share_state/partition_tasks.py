@@ -97,8 +97,8 @@ class ShareCoordinators(Protocol):
     def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
         """Send DeleteShareGroupState. Return the error code of each partition."""
 
-    def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
-        """Return the ids in `topics` whose topics no longer exist. `topics` has the name of each."""
+    def find_deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+        """Return the ids in `topics` whose topics no longer exist. `topics` maps ids to names."""
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
@@ -195,7 +195,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
-    gone = coordinators.deleted(topics) if topics else ()
+    gone = coordinators.find_deleted(topics) if topics else ()
     results: Results = {}
     for key, code in codes.items():
         if isinstance(code, NoOutcome):

@@ -153,7 +153,7 @@ class BrokerCoordinators(Closeable):
             raise NotOwnerNow
         return {key: one.error_code for key, one in _answers(self._send(request, node_id), keys)}
 
-    def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+    def find_deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         try:
             described = self._admin.describe_topics(sorted(set(topics.values())))
         except Exception as error:

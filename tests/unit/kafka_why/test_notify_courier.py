@@ -22,8 +22,8 @@ from kafka_why.notify.courier import (
     MINUTE_S,
     BackOff,
     Courier,
-    Kept,
     RateLimit,
+    StateFile,
 )
 from kafka_why.notify.messages import KINDS, Filter, Message, Outbox, Position, Status
 from kafka_why.notify.receiver import Answer, Verdict
@@ -71,15 +71,15 @@ def test_full_outbox_blocks_put_until_capacity_is_free_or_it_is_closed(is_closed
 
 
 def test_notify_state_file_of_another_topic_or_version_or_damaged_is_refused(tmp_path: Path) -> None:
-    Kept(tmp_path, "other-events").save()
+    StateFile(tmp_path, "other-events").save()
     with pytest.raises(FolderError, match="is for topic other-events, not for group-coordinator-events"):
-        Kept(tmp_path, TOPIC)
+        StateFile(tmp_path, TOPIC)
     (tmp_path / FILE).write_text('{"version": 2, "topic": "group-coordinator-events"}')
     with pytest.raises(FolderError, match="has version 2, and this code reads version 1"):
-        Kept(tmp_path, TOPIC)
+        StateFile(tmp_path, TOPIC)
     (tmp_path / FILE).write_text('{"version"')
     with pytest.raises(FolderError, match="is damaged"):
-        Kept(tmp_path, TOPIC)
+        StateFile(tmp_path, TOPIC)
 
 
 OK, FAILED, REFUSED = (
@@ -104,13 +104,13 @@ class World:
         self.accepted: list[str] = []
         self.answers = deque(answers)
         self.outbox = Outbox()
-        self.kept = Kept(folder, TOPIC)
+        self.state_file = StateFile(folder, TOPIC)
         shape = Shape(SHAPES["json"].body, max_messages=4)
         self.courier = Courier(
             self.outbox,
             self._post,
             shape,
-            self.kept,
+            self.state_file,
             RateLimit(per_minute),
             BackOff(lambda: 0.0),
             now_s=lambda: self.now_s,
@@ -161,11 +161,11 @@ def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
     for attempts, pause_s in enumerate(pauses_s, 1):
         assert world.courier.turn() == 0
         assert world.courier.turn() == pause_s
-        assert (len(world.bodies), Kept(tmp_path, TOPIC).positions) == (attempts, {})
+        assert (len(world.bodies), StateFile(tmp_path, TOPIC).positions) == (attempts, {})
         world.now_s += pause_s
     world.turn_until_idle()
     assert world.bodies == 3 * [[MANY[0].id]]
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+    assert StateFile(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
 def test_only_the_refused_message_of_a_batch_is_dropped(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_only_the_refused_message_of_a_batch_is_dropped(tmp_path: Path) -> None:
         "orders",
         "no",
     )
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+    assert StateFile(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
 def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: py
         raise FolderNotWritable("the disk is full")
 
     with monkeypatch.context() as patch, capture_logs() as logs:
-        patch.setattr(world.kept, "save", fail)
+        patch.setattr(world.state_file, "save", fail)
         world.put(MANY[0], offset=9)
         world.turn_until_idle()
     assert world.accepted == [MANY[0].id]
@@ -207,7 +207,7 @@ def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: py
     assert warned == ["saving the position failed, trying again"]
     world.now_s += KEEP_INTERVAL_S
     world.turn_until_idle()
-    assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
+    assert StateFile(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
 @given(
@@ -226,9 +226,9 @@ def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
         is_over = False
         while not is_over:
             world = World(Path(folder), *answers)
-            begin = world.kept.positions[0].offset if world.kept.positions else 0
+            begin = world.state_file.positions[0].offset if world.state_file.positions else 0
             for offset in range(begin, len(topic)):
-                new = [message for message in topic[offset] if message.id not in world.kept.sent]
+                new = [message for message in topic[offset] if message.id not in world.state_file.sent]
                 world.put(*new, offset=offset + 1)
             try:
                 world.turn_until_idle()
@@ -241,7 +241,7 @@ def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
         times, killed = Counter(accepted), Counter(under_way)
         assert set(times) == {message.id for messages in topic for message in messages}
         assert all(number == 1 + killed[one] for one, number in times.items())
-        assert Kept(Path(folder), TOPIC).positions == ({0: Position(len(topic), 0)} if topic else {})
+        assert StateFile(Path(folder), TOPIC).positions == ({0: Position(len(topic), 0)} if topic else {})
 
 
 NOW_MS = 10_000

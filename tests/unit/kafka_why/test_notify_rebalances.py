@@ -37,7 +37,7 @@ def found(rebalances: Rebalances, history: Iterable[HistoryEntry], *, is_sent: b
     """Take these entries at once, and look."""
     for entry in history:
         rebalances.add(entry, is_sent=is_sent)
-    return rebalances.ended()
+    return rebalances.take_ended()
 
 
 def found_one_by_one(history: Iterable[HistoryEntry]) -> list[Ended]:

@@ -33,7 +33,7 @@ def first_rebalance() -> Ended:
     rebalances = Rebalances()
     for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
         rebalances.add(entry, is_sent=False)
-    (ended,) = rebalances.ended()
+    (ended,) = rebalances.take_ended()
     return ended
 
 
