@@ -77,7 +77,7 @@ class LagAwareAssignor:
         idle = [partition for partition, weight in enumerate(weights) if not weight]
         _LoadBalancer(group, holder, weights, self.tolerance).even_out(busy)
         _LoadBalancer(group, holder, [1] * group.size, 0).even_out(idle)
-        return group.answer(holder, subscriptions)
+        return group.by_name(holder, subscriptions)
 
 
 def _claim(subscription: Subscription) -> Claim:

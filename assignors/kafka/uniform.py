@@ -181,7 +181,7 @@ class UniformAssignor:
         if not group.members:
             return {}
         holder = _assign_equal(group) if group.is_equal() else _Builder(group).build()
-        return group.answer(holder, subscriptions)
+        return group.by_name(holder, subscriptions)
 
 
 def _assign_equal(group: StickyGroup) -> list[int]:

@@ -43,11 +43,11 @@ _REBALANCING = frozenset(
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition that is assigned to a member, has a committed offset, or is pending in a transaction.
+    """A partition that is assigned to a member, or has a committed offset or a pending offset.
 
-    `log_end_offset` is None if the partition does not exist. `lag` is in records, and None if either offset
-    is unknown. `lag_seconds` is None if a record's time is unknown, and omitted unless requested.
-    `pending_offset` becomes the committed offset if its transaction commits.
+    `log_end_offset` is None if the partition does not exist. `lag` is in records, and None if the committed
+    offset or the log's bounds are unknown. `lag_seconds` is None if a record's time is unknown, and omitted
+    unless requested. `pending_offset` becomes the committed offset if its transaction commits.
     """
 
     group: str
@@ -67,8 +67,8 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
 class LagSummary(Struct, frozen=True):
     """The lag of a member or a group.
 
-    `lag` is the sum of its partitions' lags in records, `lag_seconds` their greatest lag in time. Each is
-    None if it is unknown for all partitions.
+    `lag` is the sum of the partitions' lags in records, and `lag_seconds` is their greatest lag in time. Each
+    is None if it is unknown for all partitions.
     """
 
     lag: int | None
@@ -78,8 +78,8 @@ class LagSummary(Struct, frozen=True):
 class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A member of a group.
 
-    `assignment` has partition numbers by topic, or is None if its bytes cannot be read. `consumer` is None in
-    a classic group. `behind` is None unless requested.
+    `assignment` has partition numbers by topic, or is None if the assignment cannot be decoded. `consumer` is
+    None in a classic group. `behind` is the member's lag, or None unless requested.
     """
 
     group: str
@@ -112,9 +112,9 @@ class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
 class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests.
 
-    The fields from `group_epoch` on are for groups of the consumer protocol. `unsettled` has a sentence for
-    each member that has not reached the target assignment. `classic_members` are those that a conversion from
-    the classic protocol waits for. `behind` is None unless requested.
+    The fields from `group_epoch` to `classic_members` are for groups with epochs. `unsettled` has a sentence
+    for each member that has not reached the target assignment. `classic_members` use the classic protocol, so
+    a conversion from it is not complete. `behind` is the group's lag, or None unless requested.
     """
 
     group: str
@@ -132,9 +132,9 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions assigned to a member, or None if its bytes are not a consumer assignment.
+    """Return the partitions assigned to a member, or None if its assignment is not one of Kafka's consumer.
 
-    In a group with epochs they include partitions that the member must still revoke.
+    In a group with epochs, include partitions that the member must still revoke.
     """
     if member.consumer is not None:
         return tuple(dict.fromkeys([*member.held(), *flat(member.consumer.revoking)]))
@@ -144,8 +144,8 @@ def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | 
         return None
 
 
-def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
-    """Return the partitions that a member consumes. In a streams group its active tasks consume them."""
+def _consumed_partitions(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
+    """Return the partitions that a member consumes. In a streams group, its active tasks consume them."""
     held = assigned_partitions(member) or ()
     if not (group.consumer and group.consumer.streams):
         return held
@@ -159,8 +159,8 @@ def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartiti
 
 
 def mentioned_partitions(group: GroupSnapshot, offsets: GroupOffsets) -> set[TopicPartition]:
-    """Return the partitions that get a row from `partition_rows`."""
-    assigned = {p for member in group.members for p in _read_by(group, member)}
+    """Return the partitions for which `partition_rows` returns a row."""
+    assigned = {p for member in group.members for p in _consumed_partitions(group, member)}
     return assigned.union(offsets.committed, offsets.pending)
 
 
@@ -170,18 +170,18 @@ def partition_rows(
     bounds: Mapping[TopicPartition, LogBounds],
     lags_ms: LagsMs | None = None,
 ) -> list[PartitionRow]:
-    """Return the group's rows: first those of the member with the most partitions, last those without a
-    member.
+    """Return the group's rows. The rows of the member with the most partitions are first, and rows without a
+    member are last.
 
     Each member's rows are sorted by topic and partition. `bounds` has the log's bounds of every existing
     partition. `lags_ms` has the known lags in time, or is None if they were not requested.
     """
-    members = [(member, sorted(_read_by(group, member))) for member in group.members]
+    members = [(member, sorted(_consumed_partitions(group, member))) for member in group.members]
     members.sort(key=lambda held: len(held[1]), reverse=True)
     assigned = {p for _, partitions in members for p in partitions}
     held = [(p, member) for member, partitions in members for p in partitions]
     committed, pending = offsets.committed, offsets.pending
-    unheld = [(p, None) for p in sorted((committed.keys() | pending.keys()) - assigned)]
+    without_member = [(p, None) for p in sorted((committed.keys() | pending.keys()) - assigned)]
     return [
         _partition_row(
             group.group_id,
@@ -192,7 +192,7 @@ def partition_rows(
             bounds.get(partition),
             lags_ms,
         )
-        for partition, member in [*held, *unheld]
+        for partition, member in [*held, *without_member]
     ]
 
 
@@ -233,7 +233,7 @@ def _seconds(
 
 
 def lag_summary(rows: Iterable[PartitionRow]) -> LagSummary:
-    """Return the total lag of these partitions."""
+    """Return the lag of these partitions together."""
     given = list(rows)
     lags = [row.lag for row in given if row.lag is not None]
     seconds = [row.lag_seconds for row in given if isinstance(row.lag_seconds, float)]
@@ -282,7 +282,7 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
 
 
 def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:
-    """Return the group's row. `partition` is the partition of the requests topic for its requests."""
+    """Return the group's row. `partition` is the partition of the requests topic that has its requests."""
     row = StateRow(
         group=group.group_id,
         type=TYPES[group.group_type],
@@ -309,10 +309,11 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
 def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
     """Return a sentence for each member that has not reached the target assignment.
 
-    It says what the member must revoke, and which partitions it awaits from which member.
+    The sentence names the partitions that the member must revoke, and the ones that it awaits from other
+    members.
     """
     holders = {p: m.member_id for m in group.members for p in assigned_partitions(m) or ()}
-    if details.share:  # nobody waits for another member
+    if details.share:  # members of a share group do not wait for other members
         holders = {}
     return [
         sentence
@@ -349,7 +350,7 @@ def _unsettled(
 
 
 def state_remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
-    """Return the remark for the user about a group in this state, or None."""
+    """Return the remark about a group in this state, or None if the state needs no remark."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
     remarks = {
         DEAD: f"Error: {kind} group '{group_id}' does not exist.",

@@ -1,4 +1,4 @@
-"""Combines descriptions of groups from the coordinator's and the brokers' answers."""
+"""Builds descriptions of groups from the responses of the coordinator and the brokers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
@@ -29,8 +29,8 @@ from kafka_why.lag.definitions import LogBounds, Partition, lag_records, next_of
 class LogOffsets:
     """A reader of topics' partitions and log offsets from the brokers.
 
-    Methods raise kafka-python's KafkaError, or KafkaTimeoutError if an answer is late. Partitions passed to a
-    method must exist (see `existing`). The list of topics is read once.
+    Methods raise kafka-python's KafkaError, or KafkaTimeoutError if a response is late. All partitions passed
+    to a method must exist (see `filter_existing`). The list of topics is read once.
     """
 
     def __init__(self, client_config: ClientConfig, timeout_ms: int) -> None:
@@ -46,7 +46,7 @@ class LogOffsets:
         return self._topics
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
-        """Return the partitions of each topic, without topics that do not exist."""
+        """Return the partitions of each of these topics that exists."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
             for topic in self.topics().intersection(topics)
@@ -58,40 +58,42 @@ class LogOffsets:
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset that each partition's next record will get."""
-        return self._asked(self._consumer.end_offsets, partitions)
+        """Return the end offset of each partition: the offset of its next record."""
+        return self._offsets(self._consumer.end_offsets, partitions)
 
     def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
         """Return the bounds of each log."""
         ends = self.ends(partitions)
-        starts = self._asked(self._consumer.beginning_offsets, partitions)
+        starts = self._offsets(self._consumer.beginning_offsets, partitions)
         return {p: LogBounds(starts[p], ends[p]) for p in partitions}
 
     def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition with a timestamp at or after a time, or None."""
+        """Return the offset of each partition's first record with a timestamp at or after `at_ms`,
+        or None.
+        """
         times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
         if not times:
             return {}
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms)
-        return {_ours(p): None if at is None else at.offset for p, at in found.items()}
+        return {_topic_partition(p): None if at is None else at.offset for p, at in found.items()}
 
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
         """Return the lag in time of each of these offsets, by the timestamps of records.
 
-        Offsets whose timestamps are unusable are omitted. See `kafka_why.lag.brokers`.
+        Offsets without a usable timestamp are omitted. See `kafka_why.lag.brokers`.
         """
         found: dict[tuple[Partition, int], int] = {}
         left = set(offsets)
         with closing(kafka_clients.admin(self._client_config, request_timeout_ms=self._timeout_ms)) as admin:
             while left:
-                turn = dict(left)  # one offset of each partition
-                lags = timestamp_lags(partial(records_at, admin), turn)
-                found |= {(p, offset): lags[p] for p, offset in turn.items() if p in lags}
-                left -= turn.items()
+                batch = dict(left)  # one offset of each partition
+                lags = timestamp_lags(partial(records_at, admin), batch)
+                found |= {(p, offset): lags[p] for p, offset in batch.items() if p in lags}
+                left -= batch.items()
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
-        """Return Kafka's id of each topic, without topics that do not exist."""
+        """Return Kafka's topic id of each of these topics that exists."""
         with closing(kafka_clients.admin(self._client_config)) as admin:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
@@ -100,16 +102,16 @@ class LogOffsets:
         """Close the connections."""
         self._consumer.close(autocommit=False)
 
-    def _asked(
+    def _offsets(
         self, ask: Callable[..., dict[kafka.TopicPartition, int]], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         offsets = ask([kafka.TopicPartition(*p) for p in partitions], timeout_ms=self._timeout_ms)
-        return {_ours(p): offset for p, offset in offsets.items()}
+        return {_topic_partition(p): offset for p, offset in offsets.items()}
 
 
-def _ours(partition: kafka.TopicPartition) -> TopicPartition:
+def _topic_partition(partition: kafka.TopicPartition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
@@ -120,7 +122,7 @@ KnownTypes = Mapping[str, str | None]
 """The type of each group as its history names it, by group id, or None if unknown."""
 
 Answers = dict[str, GroupSnapshot | ErrorCode]
-"""By group id: the group, or the error for which it cannot be described."""
+"""By group id: the group, or the error why the group cannot be described."""
 
 
 class GroupDescriber(Protocol):
@@ -129,12 +131,12 @@ class GroupDescriber(Protocol):
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Return the groups, or the reason why one cannot be described, and their offsets if wanted."""
+        """Return the groups or their errors, and the groups' offsets if `with_offsets`."""
         ...
 
 
 class TopicGroupDescriber(GroupDescriber):
-    """A describer of groups by the topics of a coordinator or an observer, as of their last records."""
+    """A describer of groups that reads the topics of a coordinator or an observer."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
         self._topics = client_config, layout, timeout_ms
@@ -142,7 +144,7 @@ class TopicGroupDescriber(GroupDescriber):
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Describe the groups. Raises KafkaError. The result omits groups that are not Kafka's."""
+        """Describe Kafka's groups among `groups`, and omit RocketMQ's. Raises KafkaError."""
         client_config, layout, timeout_ms = self._topics
         views = {view.group_id: view for view in list_groups(*self._topics)}
         kafkas: Answers = {}
@@ -156,12 +158,12 @@ class TopicGroupDescriber(GroupDescriber):
 
 
 def dead(group_id: str) -> GroupSnapshot:
-    """Return a group that does not exist, in state Dead, as Kafka describes it."""
+    """Return the description of a group that does not exist: its state is Dead, as in Kafka."""
     return snapshot_without_times(group_id, DEAD, protocol_type=None, members=[])
 
 
 def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSnapshot:
-    """Return a group with these fields. Times and other fields that no response has are empty."""
+    """Return a group with these fields. Times and other fields that responses do not have are empty."""
     empty: dict[str, Any] = {
         **dict.fromkeys(("incarnation", "last_rebalance_reason"), ""),
         **dict.fromkeys(("seq", "at_ms", "state_timestamp_ms", "generation"), 0),
@@ -175,8 +177,8 @@ def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSna
 class DescribedGroups:
     """Described groups in the order of their ids, with their offsets if requested.
 
-    A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
-    has RocketMQ's groups, which come from the groups topic.
+    `errors` has a sentence for each group that could not be described. `rocketmq` has the ids of RocketMQ's
+    groups.
     """
 
     groups: dict[str, GroupSnapshot] = field(default_factory=dict)
@@ -185,14 +187,14 @@ class DescribedGroups:
     rocketmq: list[str] = field(default_factory=list)
 
     def refusals(self) -> list[str]:
-        """Return a sentence for each group that is missing, for callers that handle only Kafka's groups."""
+        """Return a sentence for each group that is not in `groups`."""
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
 def describe_groups(
     requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False
 ) -> DescribedGroups:
-    """Send the requests that describe groups and, in the same round trip, OffsetFetch.
+    """Describe the groups and, if `with_offsets`, fetch their offsets in the same round trip.
 
     A group that does not exist is Dead. Raises `kafka_why.topic_reader.ClientError` if a response is missing.
     """
@@ -222,8 +224,8 @@ def describe_partitions(
 ) -> dict[str, list[PartitionRow]]:
     """Return the rows of each group's partitions. `described` must have offsets.
 
-    `with_lag_seconds` also looks up the times of records. The logs' bounds are read after the committed
-    offsets, so every committed offset is within them. Raises kafka-python's KafkaError.
+    If `with_lag_seconds`, also look up the times of records. The logs' bounds are read after the committed
+    offsets, so the committed offsets are within the bounds. Raises kafka-python's KafkaError.
     """
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
@@ -239,7 +241,7 @@ def describe_partitions(
 def _lags_ms(
     log: LogOffsets, described: DescribedGroups, bounds: Mapping[TopicPartition, LogBounds]
 ) -> LagsMs:
-    """Return the lags in time of the committed offsets that are behind."""
+    """Return the lags in time of the committed offsets that have a lag in records."""
     behind = {
         (partition, committed.offset)
         for offsets in described.offsets.values()

@@ -1,9 +1,9 @@
-"""ListGroups: the existing groups of both protocols, from the compacted groups topic at the time of the call;
-and the parsing of what a user selects: groups, partitions, states, types, times and durations.
+"""Lists the existing groups of both protocols from the compacted groups topic, and their offsets. Also parses
+a user's selection of groups, partitions, states, types, times and durations.
 
-The list contains every record before the topic's end offsets, which the call reads first: the results of the
-coordinator's last committed batch and of all earlier ones. A result of the running batch may be missing, even
-if a client already has the response. The list costs the coordinator nothing.
+The list contains every record before the topic's end offsets at the time of the call. These are the results
+of the coordinator's committed batches. A result of the current batch may be missing, even if a client already
+has the response. Listing does not involve the coordinator.
 """
 
 import re
@@ -53,13 +53,13 @@ class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_of_consumers(self) -> bool:
-        """True for a group of Kafka's consumers, a group with epochs, and a group that never had members."""
+        """True for groups of Kafka's consumers, groups with epochs, and groups that never had members."""
         of_epochs = self.type in (TYPES[SHARE], TYPES[STREAMS])
         return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
 
 def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
-    """Return every group of either protocol, including empty groups, by id.
+    """Return all Kafka and RocketMQ groups in the order of their ids, including empty groups.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
@@ -78,9 +78,10 @@ def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups, and those of Kafka's groups that the consumer, share and streams tools list.
+    """Return RocketMQ's groups and the Kafka groups that Kafka's tools for consumer, share and streams groups
+    list.
 
-    The protocol type of a Kafka group of consumers is "consumer", or unset if the group has offsets but never
+    The protocol type of a group of Kafka consumers is "consumer", or unset if the group has offsets but never
     had members (a simple group).
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
@@ -89,7 +90,7 @@ def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
 
 
 def list_row(group: AnyView) -> GroupListRow:
-    """Return the group's row."""
+    """Return the group's row in the list."""
     if isinstance(group, RocketMqSnapshot):
         return GroupListRow(
             group=group.group_id,
@@ -108,9 +109,8 @@ def list_row(group: AnyView) -> GroupListRow:
 
 
 def list_broker_groups(client_config: ClientConfig) -> list[GroupListRow]:
-    """Return the groups of the cluster's own coordinator that the principal may describe, by id.
-
-    They are those of the brokers' ListGroups. Raises KafkaError.
+    """Return the groups of the cluster's own coordinator that the principal may describe, in the order of
+    their ids. Sends ListGroups to the brokers. Raises KafkaError.
     """
     with closing(kafka_clients.admin(client_config)) as admin:
         groups: list[dict[str, str]] = admin.list_groups()
@@ -132,9 +132,9 @@ def select_groups(
     types: frozenset[str],
     protocols: frozenset[str] = frozenset(),
 ) -> list[GroupListRow]:
-    """Return the rows that match one of the states, one of the types and one of the protocol types.
+    """Return the rows whose state, type and protocol type are in `states`, `types` and `protocols`.
 
-    An empty set does not filter. Source: GroupsCommand.listGroups.
+    An empty set matches all rows. Source: GroupsCommand.listGroups.
     """
     return [
         row
@@ -150,7 +150,7 @@ def select_groups(
 
 @dataclass(frozen=True, slots=True)
 class OffsetWithEpoch:
-    """The committed offset of a partition; `leader_epoch` is -1 if the committer sent none."""
+    """The committed offset of a partition. `leader_epoch` is -1 if the client did not send it."""
 
     offset: int
     leader_epoch: int
@@ -158,7 +158,7 @@ class OffsetWithEpoch:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """All committed offsets of a group, or none if `error_code` is set.
+    """All committed offsets of a group. They are empty if `error_code` is set.
 
     `pending` are the offsets that become committed if their transactions commit.
     """
@@ -171,7 +171,7 @@ class GroupOffsets:
 def committed_offsets(
     client_config: ClientConfig, layout: TopicLayout, group_ids: Collection[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
-    """Return the committed offsets of these groups, from the offsets topic as it is now.
+    """Return the committed offsets of these groups from the offsets topic.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
@@ -194,7 +194,7 @@ _decode = msgspec.json.Decoder(PendingTransaction).decode
 def pending_transactions(
     client_config: ClientConfig, layout: TopicLayout, timeout_ms: int
 ) -> list[PendingTransaction]:
-    """Return the offsets now pending in transactions, the oldest first. Raises KafkaError."""
+    """Return the pending offsets in transactions, the oldest first. Raises KafkaError."""
     found: dict[bytes, bytes] = {}
     with TopicReader(client_config, timeout_ms=timeout_ms) as reader:
         for record in reader.read_all(layout.transactions_topic, timeout_ms=timeout_ms):
@@ -229,7 +229,7 @@ _TYPES = (*TYPES.values(), ROCKETMQ_TYPE)
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A `--topic` option: the topic and its named partitions, or None for all partitions."""
+    """A `--topic` option: the topic and the chosen partitions, or None for all partitions."""
 
     topic: str
     partitions: tuple[int, ...] | None
@@ -237,14 +237,14 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The selected partitions, and those that do not exist (partition -1 for a whole topic)."""
+    """The chosen partitions that exist, and the `missing` ones. A missing topic has partition -1."""
 
     partitions: list[TopicPartition]
     missing: list[TopicPartition]
 
 
 def parse_states(text: str) -> frozenset[str]:
-    """Return group states from text such as `stable,empty`, ignoring case; "" gives none.
+    """Return group states from text such as `stable,empty`, ignoring case. The set is empty for "".
 
     Raises ValueError.
     """
@@ -252,14 +252,15 @@ def parse_states(text: str) -> frozenset[str]:
 
 
 def parse_types(text: str) -> frozenset[str]:
-    """Return group types from text such as `classic,consumer`, ignoring case. "" gives none. Raises
-    ValueError.
+    """Return group types from text such as `classic,consumer`, ignoring case. The set is empty for "".
+
+    Raises ValueError.
     """
     return _parse_names(text, _TYPES, "types list", "types")
 
 
 def parse_protocols(text: str) -> frozenset[str]:
-    """Return protocol types from text such as `consumer,connect`. "" gives none."""
+    """Return protocol types from text such as `consumer,connect`. The set is empty for ""."""
     return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
@@ -295,11 +296,11 @@ def choose_partitions(
     chosen: set[TopicPartition] = set()
     missing: set[TopicPartition] = set()
     for choice in choices:
-        there = existing.get(choice.topic, frozenset())
-        if choice.partitions is None and not there:
+        of_topic = existing.get(choice.topic, frozenset())
+        if choice.partitions is None and not of_topic:
             missing.add(TopicPartition(choice.topic, -1))
-        for number in there if choice.partitions is None else choice.partitions:
-            (chosen if number in there else missing).add(TopicPartition(choice.topic, number))
+        for number in of_topic if choice.partitions is None else choice.partitions:
+            (chosen if number in of_topic else missing).add(TopicPartition(choice.topic, number))
     return ChosenPartitions(sorted(chosen), sorted(missing))
 
 
@@ -319,8 +320,8 @@ _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds
 def parse_datetime_ms(text: str) -> int:
     """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`.
 
-    The time is in UTC unless an offset follows (`Z`, `+02:00`, `+02`). Raises ValueError. Source:
-    Utils.getDateTime; unlike there, the milliseconds may be omitted.
+    The time is in UTC unless an offset follows (`Z`, `+02:00`, `+02`). The milliseconds may be omitted,
+    unlike in Kafka. Raises ValueError. Source: Utils.getDateTime.
     """
     if "T" not in text:
         raise ValueError(f"'{text}' is not a date and time: there is no 'T' between the two")
@@ -335,7 +336,7 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return milliseconds from `PnDTnHnMn.nS`; each number, and the whole, may have a sign.
+    """Return milliseconds from `PnDTnHnMn.nS`. Each number may have a sign, and so may the whole duration.
 
     Raises ValueError. Source: java.time.Duration.parse.
     """

@@ -1,4 +1,4 @@
-"""The tables of the command, with the columns of kafka-consumer-groups, and Kafka's errors in words."""
+"""The tables of `groups`, with the columns of kafka-consumer-groups, and the meanings of Kafka's errors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, State
 from kafka_why.groups.list_groups import GroupListRow
 from kafka_why.wording import Column, VisibleText, render_table, visible_text
 
-# Kafka's broker returns it. This tool detects it before the request, because the coordinator knows no topics.
+# Kafka's broker returns this error. This tool detects it itself, because the coordinator knows no topics.
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 
 _TEXTS = {
@@ -29,7 +29,7 @@ _TEXTS = {
 
 
 def error_name(code: ErrorCode) -> str | None:
-    """Return Kafka's name of an error, or None for NONE."""
+    """Return Kafka's name of an error, or None if there is no error."""
     return None if code is ErrorCode.NONE else code.name
 
 
@@ -48,7 +48,7 @@ class ResetRow(Struct, frozen=True, kw_only=True):
 
 
 class OffsetDeletion(Struct, frozen=True, kw_only=True):
-    """The outcome for one partition; `partition` is None for a whole topic that does not exist."""
+    """The outcome of deleting one partition's offset. `partition` is None if the topic does not exist."""
 
     topic: str
     partition: int | None
@@ -56,7 +56,7 @@ class OffsetDeletion(Struct, frozen=True, kw_only=True):
 
 
 class Removal(Struct, frozen=True, kw_only=True):
-    """The outcome for one member that was to be removed."""
+    """The outcome of removing one member."""
 
     group: str
     consumer_id: str | None
@@ -67,9 +67,9 @@ class Removal(Struct, frozen=True, kw_only=True):
 def group_list(
     groups: Sequence[GroupListRow], *, with_type: bool, with_state: bool, with_protocol: bool = False
 ) -> VisibleText:
-    """Format ids, one per line, or a table if types, protocol types or states are shown.
+    """Format the group ids, one per line, or as a table with types, protocol types or states.
 
-    The table has more columns if there is a RocketMQ group.
+    The table has the columns of clients and versions if there is a RocketMQ group.
     """
     if not (with_type or with_state or with_protocol):
         return visible_text(group.group for group in groups)
@@ -97,7 +97,8 @@ def group_list(
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
     """Format partitions with offsets and lag. `verbose` adds leader epochs.
 
-    Pending offsets have a column if a partition has one, and lags in time if they were requested.
+    The table has a column of pending offsets if there are any, and one of lags in time if they were
+    requested.
     """
     is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
     is_pending = any(row.pending_offset is not None for row in rows)
@@ -127,9 +128,9 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleTe
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
     """Format members.
 
-    Instance ids are shown only if a member has one, lags if they were requested, assignments if `verbose`. In
-    a group of the consumer protocol these are Kafka's columns: epochs, current and target assignment,
-    UPGRADED if members use different protocols, and a column of the members' subscriptions.
+    The table has instance ids if a member has one, lags if they were requested, and assignments if `verbose`.
+    For a group with epochs, `verbose` shows Kafka's columns (epochs, current and target assignment, and
+    UPGRADED if members use different protocols) and the members' subscriptions.
     """
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
@@ -198,7 +199,7 @@ def assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | Non
 def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
     """Format one group's state and type.
 
-    A group of the consumer protocol also has its epochs and, below the table, what it waits for.
+    For a group with epochs, also show its epochs and, below the table, what the group waits for.
     """
     with_epochs = verbose or row.group_epoch is not None
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
@@ -213,7 +214,7 @@ def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
 
 
 def _waits(row: StateRow) -> list[str]:
-    """Return lines about what a group of the consumer protocol, or its conversion, waits for."""
+    """Return lines about what a group with epochs, or its conversion, waits for."""
     lines = []
     if row.state == ConsumerGroupState.ASSIGNING:
         lines += [
@@ -265,7 +266,7 @@ def _status(error: str | None) -> str:
 
 
 def pending_table(pending: Iterable[PendingTransaction], now_ms: int) -> VisibleText:
-    """Format pending offsets, a line for each TxnOffsetCommit."""
+    """Format pending offsets, one line for each TxnOffsetCommit."""
     names = ("GROUP", "TRANSACTIONAL-ID", "PRODUCER-ID", "EPOCH", "PARTITIONS")
     columns = [*map(Column, names), Column("AGE-S", 0)]
     return render_table(

@@ -1,6 +1,6 @@
 """The description of a RocketMQ group: its clients, its topics, and how it consumes.
 
-It is read from the groups topic, because no single request of RocketMQ's protocol returns all of it.
+The description is from the groups topic, because no single request of RocketMQ's protocol returns all fields.
 Source of the fields: ConsumerConnection of RocketMQ's consumerConnection command.
 """
 
@@ -24,12 +24,13 @@ from kafka_why.rocketmq_group import (
 from kafka_why.wording import Column, VisibleText, render_table, shortened
 
 MAX_NAMED = 10
-"""Clients or topics that a remark names."""
+"""The maximum number of clients or topics in a remark."""
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A connection to a broker (`name/id`). `duplicate` is true if another consumer connection to the broker
-    has the same client id. `subscriptions` are the client's own if the clients' differ, else None.
+    """A client's connection to a broker (`name/id`). `duplicate` is True if another consumer connection to
+    the broker has the same client id. `subscriptions` are the client's subscriptions, or None if all clients
+    have the same.
     """
 
     client_id: str
@@ -43,7 +44,9 @@ class ClientRow(Struct, frozen=True, kw_only=True):
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
-    """A subscription. `request_mode` is None if the clients allocate the topic's queues themselves."""
+    """A topic that the group subscribes to. `request_mode` is None if clients allocate its queues
+    themselves.
+    """
 
     topic: str
     filter: str
@@ -51,10 +54,11 @@ class TopicRow(Struct, frozen=True, kw_only=True):
 
 
 class RocketMqRow(Struct, frozen=True, kw_only=True):
-    """A RocketMQ group. Model, type and start are None while it has no consumers.
+    """A RocketMQ group. `message_model`, `consume_type` and `consume_from_where` are None while the group has
+    no consumers.
 
-    `duplicate_places` are the addresses of clients that share an id. `different_subscriptions` are the
-    clients by their subscriptions, if these differ. `truncated` is the view's field of this name.
+    `duplicate_places` maps duplicate client ids to their clients' addresses. `different_subscriptions` maps
+    subscriptions to clients, if the subscriptions differ. `truncated` is as in the group's view.
     """
 
     group: str
@@ -75,7 +79,7 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
 
 
 def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
-    """Return the row of the group from its view on the groups topic."""
+    """Return the group's row from its view on the groups topic."""
     modes = {topic: mode.mode.value for topic, mode in group.request_modes.items()}
     return RocketMqRow(
         group=group.group_id,
@@ -125,7 +129,7 @@ def _remark(client: ClientRow) -> str:
 
 
 def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
-    """Yield the remarks for the user about the group."""
+    """Yield remarks about the group's faults."""
     if row.state == RocketMqGroupState.OFFLINE:
         yield f"Consumer group '{row.group}' has no active members."
     if row.message_model == MessageModel.CLUSTERING:
@@ -151,7 +155,7 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
 
 
 def offsets_remark(group_id: str) -> str:
-    """Return the remark that says where a RocketMQ group's offsets are."""
+    """Return the remark that RocketMQ's brokers have the offsets of this group."""
     return f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are on RocketMQ's brokers."
 
 
@@ -165,7 +169,7 @@ def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
 
 
 def topic_table(row: RocketMqRow) -> VisibleText:
-    """Format the group's subscriptions: the topics of the last heartbeat apply to all of its clients."""
+    """Format the group's subscriptions. The topics in the last heartbeat apply to all clients."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
     return render_table(
         columns,
@@ -177,7 +181,7 @@ def topic_table(row: RocketMqRow) -> VisibleText:
 
 
 def client_table(row: RocketMqRow) -> VisibleText:
-    """Format connections. A client id that another connection shares is marked."""
+    """Format the group's connections. Duplicate client ids have a remark."""
     columns = [Column("GROUP"), Column("CLIENT-ID"), Column("ADDRESS"), Column("BROKER", 10)]
     columns += [Column("CONNECTION"), Column("ROLE", 8)]
     columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]

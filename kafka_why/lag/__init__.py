@@ -1,1 +1,3 @@
-"""The lag of groups: its definitions, those of harmful lags, and the data that they need."""
+"""The lag of groups: definitions of lag and of harmful lags, and the polls and samples from which
+it follows.
+"""

@@ -1,11 +1,10 @@
-"""Polls the brokers for lags: the bounds of logs, and the lag in time by the timestamps of records, with
-ListOffsets only.
+"""Polls the brokers for lags: the bounds of logs, and the lag in time by the timestamps of records.
 
-It sends only ListOffsets and Metadata, which need only DESCRIBE on a topic. No record is read.
+The polls send only ListOffsets and Metadata, which need only DESCRIBE on a topic. They read no records.
 
 ListOffsets returns the first record whose timestamp is at least a given time. The search finds the greatest
-time for which that record is not after the committed offset. Timestamps may be in any order: the time of an
-offset is the greatest timestamp up to it.
+time for which this record is not after the committed offset. Timestamps may be in any order, so the time of
+an offset is the greatest timestamp of the records up to it.
 """
 
 import time
@@ -31,11 +30,9 @@ NEWEST, the record with the greatest timestamp.
 NEWEST = -3
 """Kafka's MAX_TIMESTAMP (KIP-734)."""
 PRECISION_MS = 1_000
-"""The maximum error of a lag in time, which may be too long by less than this."""
+"""The maximum error of a lag in time. A lag may be too long by less than this, but not too short."""
 MAX_ROUNDS = 64
-"""The maximum number of requests for one partition. The search ends long before, unless timestamps span
-millennia.
-"""
+"""The maximum number of requests for one partition. Only timestamps that span millennia need so many."""
 
 
 def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -49,7 +46,7 @@ def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition
 
 
 class TimestampSearch:
-    """A search for the times of several offsets, one request at a time."""
+    """A search for the times of committed offsets, one request for all partitions at a time."""
 
     def __init__(self, offsets: Mapping[Partition, int]) -> None:
         self._offsets = dict(offsets)
@@ -58,9 +55,7 @@ class TimestampSearch:
         self._rounds = 0
 
     def step(self, ask: Ask) -> bool:
-        """Call `ask` once, for all partitions. Return True if the search is over. Raises what `ask`
-        raises.
-        """
+        """Call `ask` once for all partitions. Return True if the search is over. Raises what `ask` raises."""
         if self._newest is None:
             self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
             return False
@@ -73,24 +68,24 @@ class TimestampSearch:
                 if found is not None and (last := newest[where]) is not None
             }
         else:
-            probes = {where: one.probe_ms(self._rounds) for where, one in self._open().items()}
+            probes = {where: search.probe_ms(self._rounds) for where, search in self._open().items()}
             for where, found in ask(probes).items():
                 self._searches[where].narrow(found)
             self._rounds += 1
         return not self._open() or self._rounds >= MAX_ROUNDS
 
     def _open(self) -> "dict[Partition, _Search]":
-        return {where: one for where, one in (self._searches or {}).items() if not one.is_over}
+        return {where: search for where, search in (self._searches or {}).items() if not search.is_over}
 
     @property
     def lags_ms(self) -> dict[Partition, int]:
-        """The lags that were found."""
-        return {where: one.lag_ms for where, one in (self._searches or {}).items()}
+        """The lags that the search has found so far."""
+        return {where: search.lag_ms for where, search in (self._searches or {}).items()}
 
 
 class _Search:
-    """The search for the time of one committed offset, which is at or after `_low` and before `_high`. Both
-    are an offset and a time.
+    """The search for the time of one committed offset. `_low` and `_high` are offsets with times. The
+    committed offset is at or after `_low` and before `_high`.
     """
 
     def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
@@ -98,7 +93,7 @@ class _Search:
         self._newest_ms = newest[1]
         self._low, self._high = first, newest
         self._probed_ms = 0
-        if newest[0] <= offset:  # all records at and after the committed offset have lower timestamps
+        if newest[0] <= offset:  # no record after the committed offset has a greater timestamp
             self._low = newest
 
     @property
@@ -110,8 +105,8 @@ class _Search:
         return lag_ms(self._low[1], self._newest_ms)
 
     def probe_ms(self, number: int) -> int:
-        """Return the next time to request. It alternates between an interpolation, which assumes that records
-        came evenly, and the middle, so that two rounds at least halve the interval.
+        """Return the next time to request, in round `number`. Rounds alternate between an interpolation, as
+        if records arrived evenly, and the middle, so that two rounds at least halve the interval.
         """
         (low, low_ms), (high, high_ms) = self._low, self._high
         between = (self._offset - low) / max(high - low, 1) if number % 2 == 0 else 0.5
@@ -119,7 +114,7 @@ class _Search:
         return self._probed_ms
 
     def narrow(self, found: Found) -> None:
-        """Narrow the interval by the first record at or after the probed time."""
+        """Narrow the interval. `found` is the first record at or after the probed time."""
         if found is not None and found[0] <= self._offset:
             self._low = found
         else:
@@ -137,15 +132,19 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
     """
     # A consumer's own end_offsets would wait for topics that do not exist, and offsets may outlive a topic.
     described = admin.describe_topics(sorted(topics)) if topics else []
-    led = [
+    with_leader = [
         TopicPartition(topic["name"], partition["partition_index"])
         for topic in described
         for partition in topic["partitions"]
         if partition["leader_id"] >= 0
     ]
-    # The ends last: no record before an end is younger than the request for the beginnings.
-    earliest = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST)) if led else {}
-    latest = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.LATEST)) if led else {}
+    # Request the ends last, so that each end is at or after its partition's beginning.
+    earliest = (
+        admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.EARLIEST)) if with_leader else {}
+    )
+    latest = (
+        admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.LATEST)) if with_leader else {}
+    )
     return {
         (where.topic, where.partition): LogBounds(earliest[where].offset, answer.offset)
         for where, answer in latest.items()
@@ -154,12 +153,11 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
 
 
 def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> dict[Partition, Found]:
-    """Return the first record of each partition with this timestamp or a greater one, None where there is
-    none; for `NEWEST` the record with the greatest timestamp. Sends a request to each leading broker. Raises
-    KafkaError.
+    """Return each partition's first record whose timestamp is at least the given time, or None. For `NEWEST`
+    return the record with the greatest timestamp. Sends a request to each leading broker. Raises KafkaError.
     """
-    asked = {TopicPartition(*where): at_ms for where, at_ms in times_ms.items()}
-    found = admin.list_partition_offsets(asked) if asked else {}
+    wanted = {TopicPartition(*where): at_ms for where, at_ms in times_ms.items()}
+    found = admin.list_partition_offsets(wanted) if wanted else {}
     return {
         (where.topic, where.partition): None if at.offset < 0 else (at.offset, at.timestamp)
         for where, at in found.items()
@@ -167,16 +165,16 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
 
 
 class LagReader(Protocol):
-    """The receiver of a poller's results, such as `LagBook`. `topics` are those to poll."""
+    """The receiver of a poller's results, such as `LagBook`. `topics` returns the topics to poll."""
 
     def topics(self) -> set[str]: ...
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
     def wanted_times(self) -> dict[Partition, int]: ...
-    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
+    def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
 
 
 class LagPoller:
-    """Polls the brokers for one reader, at most each INTERVAL_S. For one thread."""
+    """A poller of the brokers for one reader, at most each INTERVAL_S. For use by one thread."""
 
     def __init__(self, reader: LagReader) -> None:
         self._reader = reader
@@ -187,14 +185,16 @@ class LagPoller:
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if INTERVAL_S has passed, and take one step of the search for times of records. The search has
-        several steps so that the caller can read topics in between. Raises KafkaError if the bounds of the
-        logs are unavailable. Brokers before Kafka 3.0 do not return times of records. That is logged, and
-        lags in time are then known only for records that arrived after the first poll.
+        """Poll if INTERVAL_S has passed, and make one step of the search for times of records. The search has
+        several steps so that the caller can read topics between the steps.
+
+        Brokers before Kafka 3.0 do not return the times of records. Then log a warning. Lags in time are then
+        known only for records that arrived after the first poll. Raises KafkaError if the bounds of the logs
+        are unavailable.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())
-            # The time after the response, because a record's wait counts from when it was seen.
+            # Use the time after the response, because a record's wait counts from the poll that saw it.
             self._reader.add_bounds(bounds, now_ms())
             self._at_s = time.monotonic()
             if self._search is None and (wanted := self._reader.wanted_times()):
@@ -203,7 +203,7 @@ class LagPoller:
             self._step(admin, self._search)
 
     def poll_if_allowed(self, admin: KafkaAdminClient) -> None:
-        """Poll, and log a warning instead of raising: nothing else needs the right to describe topics."""
+        """Poll, but log a warning instead of raising, because only lags need the right to describe topics."""
         try:
             self.poll(admin)
             self._bounds_warning.worked()
@@ -217,10 +217,10 @@ class LagPoller:
             self._warning.failed(error)
             # One partition without a leader fails the whole search, so the next search takes other
             # partitions.
-            self._reader.learn_times(self._wanted, {})
+            self._reader.add_times(self._wanted, {})
             self._search = None
             return
         self._warning.worked()
         if is_over:
-            self._reader.learn_times(self._wanted, search.lags_ms)
+            self._reader.add_times(self._wanted, search.lags_ms)
             self._search = None

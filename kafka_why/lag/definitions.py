@@ -1,6 +1,6 @@
 """The definitions of lag and of harmful lags, for the page, the metrics, the alerts and `groups`.
 
-Pure: no clock and no IO. docs/lag.md explains them.
+docs/lag.md explains them. This module has no clock and no IO.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, ProtocolError
 
 Partition: TypeAlias = tuple[str, int]
-"""A topic, and a partition's number."""
+"""A topic and the number of one of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The first offset of a partition that is still in the log, and the offset its next record will get."""
+    """The first offset of a partition that is still in the log, and the offset of its next record."""
 
     earliest: int
     latest: int
@@ -29,19 +29,17 @@ _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The holders of the partitions of a group. `settled_ms` is when the group entered its state, or None if
-    it is rebalancing or its view does not have the assignment. `holders` are member ids. `topics` are those
-    that the members are known to subscribe to, or None if there are no members.
+    """The members that hold a group's partitions, by partition. `settled_ms` is the time when the group
+    entered its state, or None if it is rebalancing or its view does not have the assignment. `topics` are the
+    known topics of the members' subscriptions, or None if the group has no members.
     """
 
     settled_ms: int | None = None
     holders: Mapping[Partition, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
 
-    def wants(self, topic: str) -> bool:
-        """Return True if the group should consume a topic: a member subscribes to it, or there are no
-        members.
-        """
+    def is_subscribed(self, topic: str) -> bool:
+        """Return True if a member subscribes to the topic, or if the group has no members."""
         return self.topics is None or topic in self.topics
 
 
@@ -60,8 +58,8 @@ def ownership(view: GroupSnapshot) -> Ownership:
 
 
 def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, ...]:
-    """Return the partitions that a member may use. Raises ProtocolError if its bytes are not an
-    assignment.
+    """Return the partitions that a member may use, or () if the group is not of Kafka's consumers. Raises
+    ProtocolError if the assignment cannot be decoded.
     """
     return member.held() if member.consumer is not None or protocol_type == PROTOCOL_TYPE else ()
 
@@ -73,24 +71,25 @@ def _topics(view: GroupSnapshot) -> frozenset[str]:
 
 
 STUCK_MS = 120_000
-"""The time for which a record has to wait until a partition counts as stuck or as without an owner."""
+"""A partition counts as stuck or as without an owner if a record has waited for longer than this."""
 WINDOW_MS = 600_000
-"""The time over which the lag is compared to find a group that falls behind."""
+"""The window in which a lag has to rise so that the group counts as falling behind."""
 STEPS = 10
-"""The number of steps of the window. Each keeps its minimum and maximum lag."""
+"""The number of steps of the window. Each step has its minimum and maximum lag."""
 COMPARED_STEPS = 3
-"""The number of steps at the beginning of the window that are compared with as many at its end."""
+"""The number of steps at the beginning, and at the end, of the window that are compared."""
 BEHIND_MS = 60_000
 """A partition with less lag in time is never reported as behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a committed offset. `offset` was last committed at `committed_ms`, and is known to be
-    unchanged since `stands_since_ms`. `records` is the lag in records, or None if the log's end is unknown.
-    `ms` is the lag in time, or None if unknown. `grew_ms` is when the first record is known to have arrived
-    after the offset last changed and the group settled, or None if there is none. `rises`: the lag rises over
-    the window.
+    """The lag of a committed offset. `offset` was last committed at `committed_ms`, and has not changed since
+    `stands_since_ms`.
+
+    `records` is the lag in records, or None if the log's end is unknown. `ms` is the lag in time, or None if
+    unknown. `grew_ms` is the time when the first record after the offset's last change, and after the group
+    settled, was seen, or None. `rises` is True if the lag rises over the window.
     """
 
     offset: int
@@ -103,40 +102,40 @@ class PartitionLag:
 
 
 def next_offset(committed: int, bounds: LogBounds) -> int:
-    """Return the offset of the next record that a consumer can get, at least the log's beginning."""
+    """Return the offset of the next record for a consumer: the committed offset or, if retention has deleted
+    its record, the beginning of the log.
+    """
     return max(committed, bounds.earliest)
 
 
 def lag_records(committed: int, bounds: LogBounds) -> int:
-    """Return the number of offsets from the committed one to the end of the log, without those that were
-    deleted.
+    """Return the number of offsets in the log from the committed offset to the end.
 
-    It is never below 0, although the committed offset may be beyond the end of a topic that was deleted and
-    created again.
+    Return 0 if the committed offset is beyond the end, as in a topic that was deleted and created again.
     """
     return max(bounds.latest - next_offset(committed, bounds), 0)
 
 
 def lag_ms(next_record_ms: int, newest_ms: int) -> int:
-    """Return the time of the newest record less the time of the record at the committed offset, at least
-    0.
+    """Return the time between the record at the committed offset and the newest record, at least 0.
 
-    Both times are of the same kind: when the records' arrivals were seen, or the records' timestamps.
+    Both times are arrival times, or both are timestamps.
     """
     return max(newest_ms - next_record_ms, 0)
 
 
 def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
-    """Return True if the lag rises over the window, by the minimum and maximum lag of each step.
+    """Return True if the lag rises over the window. `lows` and `highs` are the minimum and maximum lag of
+    each step.
 
     All lags at the end of the window must be above all lags at its beginning, so that fluctuations between
-    two commits are not a rise.
+    two commits do not count as a rise.
     """
     return len(lows) >= STEPS and min(lows[-COMPARED_STEPS:]) > max(highs[:COMPARED_STEPS])
 
 
 def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
-    """Return True if the committed offset does not change although records arrive and a member with a session
+    """Return True if the committed offset does not change although records arrive and the member `owner`
     holds the partition. One of these records must have waited for STUCK_MS. A partition without new records
     is not stuck, because its consumer may have nothing to do.
     """
@@ -150,15 +149,14 @@ def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
 
 
 def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
-    """Return True if records wait at a partition that no member holds, although the group should consume
-    it.
+    """Return True if records wait in a partition that no member holds although the group should consume it.
 
-    This must have lasted for STUCK_MS, with the group settled and without a commit, because a consumer that
-    commits without joining counts as the owner.
+    The group must have been settled, and must not have committed, for STUCK_MS. A consumer that commits
+    without joining counts as the owner.
     """
     if not lag.records or ownership.settled_ms is None or (topic, partition) in ownership.holders:
         return False
-    return ownership.wants(topic) and now_ms - max(ownership.settled_ms, lag.committed_ms) > STUCK_MS
+    return ownership.is_subscribed(topic) and now_ms - max(ownership.settled_ms, lag.committed_ms) > STUCK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,7 @@ class Troubles:
 
 
 def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
-    """Return the partitions with harmful lags, each under one kind only."""
+    """Return the partitions with harmful lags. Each partition has only one kind of harmful lag."""
     found = Troubles()
     for where, lag in lags.items():
         if is_stuck(lag, ownership.holders.get(where), now_ms):

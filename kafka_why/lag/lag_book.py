@@ -1,5 +1,5 @@
-"""Computes the lag of all groups from their committed offsets and the logs' bounds over time. The input is
-the records of the offsets topic and the brokers' answers, so the coordinator itself is not needed.
+"""Computes the lag of all groups from their committed offsets and from the logs' bounds over time. The
+coordinator is not needed: the input is the records of the offsets topic and the brokers' responses.
 """
 
 from array import array
@@ -24,29 +24,33 @@ from kafka_why.lag.definitions import (
 
 MAX_SAMPLES = 64
 COARSENESS = 3
-"""Samples are thinned out until their distance is up to their age divided by this."""
+"""The greater this number, the closer together are the samples that remain: their distance is at most their
+age divided by it.
+"""
 FORGET_MS = 300_000
 """A partition whose end has been unknown for this time is forgotten. A change of leader takes seconds."""
 
 
 class TimedRecord(NamedTuple):
-    """The offset of a record, and a time in ms at which it was on the log."""
+    """The offset of a record, and a time in ms at which the record was in the log."""
 
     offset: int
     ms: int
 
 
 class LogHistory:
-    """A history of the bounds of logs, sampled every few seconds. For one thread at a time.
+    """A history of the bounds of logs, sampled every few seconds. For use by one thread at a time.
 
-    A partition has at most MAX_SAMPLES samples. Old samples are further apart than recent ones.
+    A partition has at most MAX_SAMPLES samples. Old samples are further apart than recent samples.
     """
 
     def __init__(self) -> None:
         self._samples: dict[Partition, _Samples] = {}
 
     def add(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Add the bounds of all partitions of interest. Other partitions are forgotten after a while."""
+        """Add the bounds of all partitions at `at_ms`. Forget partitions that have been missing for
+        FORGET_MS.
+        """
         for partition in self._samples.keys() - bounds.keys():
             if at_ms - self._samples[partition].last_ms[-1] >= FORGET_MS:
                 del self._samples[partition]
@@ -58,14 +62,13 @@ class LogHistory:
             samples.add(log.latest, at_ms)
 
     def bounds(self, partition: Partition) -> LogBounds | None:
-        """Return the last known bounds, or None if there are none."""
+        """Return the last known bounds, or None if they are unknown."""
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
-    def came(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
-        """Return two samples between which the record at `offset` arrived: after the first, and at or before
-        the second. Return None if the record has not been seen. The first sample is None if the record was
-        already there at the first one.
+    def arrival(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
+        """Return the samples before and after the arrival of the record at `offset`. The sample before is
+        None if the record arrived before the first sample. Return None if no sample has the record.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -75,12 +78,12 @@ class LogHistory:
         return before, TimedRecord(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
-        """Return when the newest record was first seen, or None if the partition is unknown."""
+        """Return the time of the first sample with the newest record, or None if the partition is unknown."""
         samples = self._samples.get(partition)
         return None if samples is None else samples.first_ms[-1]
 
     def grew_ms(self, partition: Partition, since_ms: int) -> int | None:
-        """Return when a record that arrived after a time was first seen, or None if none is known."""
+        """Return the time of the first sample with a record that arrived after `since_ms`, or None."""
         samples = self._samples.get(partition)
         if samples is None:
             return None
@@ -89,8 +92,8 @@ class LogHistory:
 
 
 class _Samples:
-    """End offsets, ascending, and the first and the last time at which each was seen. Arrays, because there
-    may be 100,000 partitions.
+    """The end offsets of one log, ascending, and the first and the last time of each end offset. They are in
+    arrays, because there may be 100,000 partitions.
     """
 
     __slots__ = ("earliest", "ends", "first_ms", "last_ms")
@@ -110,7 +113,7 @@ class _Samples:
             self._thin(at_ms)
 
     def _thin(self, now_ms: int) -> None:
-        """Drop each sample whose neighbours are close enough to each other for their age."""
+        """Drop each sample whose neighbours are close enough to each other, relative to their age."""
         kept = [len(self.ends) - 1]
         for place in range(len(self.ends) - 2, 0, -1):
             younger_ms = self.first_ms[kept[-1]]
@@ -126,8 +129,8 @@ STEP_MS = WINDOW_MS // STEPS
 
 
 class Trend:
-    """The trend of a lag in records, sampled every few seconds. For one thread at a time. Arrays, because
-    there may be 100,000 partitions.
+    """The trend of a lag in records, sampled every few seconds. For use by one thread at a time. The lags are
+    in arrays, because there may be 100,000 partitions.
     """
 
     __slots__ = ("_highs", "_lows", "_step")
@@ -137,7 +140,7 @@ class Trend:
         self._lows, self._highs = array("q"), array("q")
 
     def add(self, records: int, at_ms: int) -> None:
-        """Add the lag at a time. A step without a sample, because no broker answered, starts a new window."""
+        """Add the lag at `at_ms`. Begin a new window if a step had no sample because no broker answered."""
         step = at_ms // STEP_MS
         if self._lows and step == self._step:
             self._lows[-1] = min(self._lows[-1], records)
@@ -152,37 +155,37 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        """Return True if the lag rises over the window, which has to be full."""
+        """True if the window is full and the lag rises over it."""
         return rises(self._lows, self._highs)
 
 
 EXACT_MS = int(INTERVAL_S * 1500)
-"""The time of a record is exact enough if the two polls around its arrival are at most this far apart."""
+"""The time of a record is exact if the polls before and after its arrival are at most this far apart."""
 MAX_LOOK_UPS = 20
-"""The maximum number of partitions whose record times one poll of the brokers requests."""
+"""The maximum number of partitions for which one poll requests times of records."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, from polls of the
-    brokers or from a timestamp. `asked_at` is the number of the poll that requested it. `is_rough`: `came_ms`
-    is computed relative to the newest record, whose own arrival was before the first poll.
+    """A committed offset. `arrival_ms` is the time of the record at `arrival_offset`, from polls of the
+    brokers or from a timestamp. `requested_at` is the number of the poll that last requested this time.
+    `is_rough` is True if `arrival_ms` is relative to a newest record whose own time is not exact.
     """
 
     offset: int
     at_ms: int
     stands_since_ms: int
-    came_offset: int = -1
-    came_ms: int = 0
-    asked_at: int = 0
+    arrival_offset: int = -1
+    arrival_ms: int = 0
+    requested_at: int = 0
     is_rough: bool = False
     trend: Trend | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request for a record's time, with the state at that time. `committed` is the committed offset, and
-    `offset` is the record's.
+class _TimeRequest:
+    """A request for the time of the record at `offset`, with the state at the time of the request.
+    `committed` is the committed offset.
     """
 
     commit: _Commit
@@ -193,19 +196,17 @@ class _Asked:
 
 
 class LagBook:
-    """The committed offsets of all groups and the bounds of the logs, from which `lags` is computed. For one
-    thread at a time.
-    """
+    """The committed offsets of all groups and the bounds of the logs. For use by one thread at a time."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Partition, _Commit]] = {}
         self._logs = LogHistory()
-        self._asked: dict[Partition, _Asked] = {}
+        self._requests: dict[Partition, _TimeRequest] = {}
         self._polls = 0
         self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
-        """Apply a record of the offsets topic. Return its group. Raises one of
+        """Apply a record of the offsets topic and return its group id. Raises one of
         `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id, topic, number = decode_offset_key(key)
@@ -217,19 +218,21 @@ class LagBook:
                 self._groups.pop(group_id, None)
             return group_id
         committed = decode_offset(value)
-        self._take(group_id, where, committed.offset, committed.committed_at_ms)
+        self._set_commit(group_id, where, committed.offset, committed.committed_at_ms)
         return group_id
 
     def set_commits(self, group_id: str, commits: Mapping[Partition, tuple[int, int]]) -> None:
-        """Store all committed offsets of a group, each with the time of its commit."""
+        """Replace all committed offsets of a group. `commits` has the offsets and the times of the
+        commits.
+        """
         for where in self._groups.get(group_id, {}).keys() - commits.keys():
             del self._groups[group_id][where]
         for where, (offset, at_ms) in commits.items():
-            self._take(group_id, where, offset, at_ms)
+            self._set_commit(group_id, where, offset, at_ms)
         if not commits:
             self._groups.pop(group_id, None)
 
-    def _take(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
+    def _set_commit(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
         commits = self._groups.setdefault(group_id, {})
         known = commits.get(where)
         if known is None:
@@ -238,7 +241,7 @@ class LagBook:
         if offset != known.offset:
             known.stands_since_ms = at_ms
         if offset < known.offset:
-            known.came_offset = -1
+            known.arrival_offset = -1
         known.offset, known.at_ms = offset, at_ms
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
@@ -257,21 +260,21 @@ class LagBook:
                 if commit.trend is not None and log is not None:
                     commit.trend.add(records, at_ms)
                 if records and log is not None:
-                    self._remember(where, commit, next_offset(commit.offset, log))
+                    self._store_arrival(where, commit, next_offset(commit.offset, log))
 
-    def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
-        """Store the exact time of a record, because the samples that show it are thinned out later."""
-        if commit.came_offset == offset and not commit.is_rough:
+    def _store_arrival(self, where: Partition, commit: _Commit, offset: int) -> None:
+        """Store the exact time of a record, because the samples around its arrival are dropped later."""
+        if commit.arrival_offset == offset and not commit.is_rough:
             return
-        came = self._logs.came(where, offset)
-        if came is not None and _is_exact(*came):
-            commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1].ms, False
+        arrival = self._logs.arrival(where, offset)
+        if arrival is not None and _is_exact(*arrival):
+            commit.arrival_offset, commit.arrival_ms, commit.is_rough = offset, arrival[1].ms, False
 
     def topics(self) -> set[str]:
         """Return the topics with a committed offset."""
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
-    def behind(self) -> list[str]:
+    def groups_behind(self) -> list[str]:
         """Return the groups that had records to consume at the last poll."""
         return [group_id for group_id in self._behind if group_id in self._groups]
 
@@ -283,41 +286,46 @@ class LagBook:
         return group_id in self._groups
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return up to MAX_LOOK_UPS offsets whose record times the polls do not show exactly enough, the
-        least recently requested first. Pass the result to `learn_times`.
+        """Return up to MAX_LOOK_UPS offsets whose record times are not exact, the least recently requested
+        first. Pass the result to `add_times`.
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
             for where, commit in commits.items():
                 offset = self._next_inexact(where, commit)
-                if offset is not None and (where not in found or commit.asked_at < found[where][0].asked_at):
+                if offset is not None and (
+                    where not in found or commit.requested_at < found[where][0].requested_at
+                ):
                     found[where] = (commit, offset)
-        oldest = sorted(found, key=lambda where: found[where][0].asked_at)[:MAX_LOOK_UPS]
-        self._asked = {where: self._asked_now(where, *found[where]) for where in oldest}
+        oldest = sorted(found, key=lambda where: found[where][0].requested_at)[:MAX_LOOK_UPS]
+        self._requests = {where: self._time_request(where, *found[where]) for where in oldest}
         return {where: found[where][1] for where in oldest}
 
-    def _asked_now(self, where: Partition, commit: _Commit, offset: int) -> _Asked:
+    def _time_request(self, where: Partition, commit: _Commit, offset: int) -> _TimeRequest:
         newest_ms, log = self._logs.newest_ms(where), self._logs.bounds(where)
-        assert newest_ms is not None and log is not None, "it is behind an end"
-        return _Asked(
+        assert newest_ms is not None and log is not None, "the offset is behind the log's end"
+        return _TimeRequest(
             commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_exact(where, log)
         )
 
-    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
-        """Store the brokers' lags in ms for those of `wanted` that they know, as of `wanted_times`. A lag is
-        too long for a group that has committed a later offset meanwhile; the next answer corrects it.
+    def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+        """Store the brokers' lags in ms for the offsets `wanted`, a result of `wanted_times`. `lags_ms` omits
+        unknown lags. A lag is too long if the group has committed a later offset meanwhile. The next result
+        corrects it.
         """
-        for where in wanted.keys() & self._asked.keys():
-            asked = self._asked.pop(where)
-            commit = asked.commit
-            commit.asked_at = self._polls
-            is_older = asked.offset < commit.came_offset  # the polls have shown a later record meanwhile
-            if where in lags_ms and commit.offset >= asked.committed and not is_older:
-                commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
-                commit.came_ms = asked.newest_ms - lags_ms[where]
+        for where in wanted.keys() & self._requests.keys():
+            request = self._requests.pop(where)
+            commit = request.commit
+            commit.requested_at = self._polls
+            is_older = request.offset < commit.arrival_offset  # the polls have shown a later record meanwhile
+            if where in lags_ms and commit.offset >= request.committed and not is_older:
+                commit.arrival_offset, commit.is_rough = request.offset, request.is_rough
+                commit.arrival_ms = request.newest_ms - lags_ms[where]
 
     def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
-        """Return the lag of each partition with a committed offset. The group settled at `settled_ms`."""
+        """Return the lag of each partition with a committed offset. `settled_ms` is the time when the group
+        settled.
+        """
         commits = self._groups.get(group_id, {})
         return {where: self._lag(where, commit, settled_ms or 0) for where, commit in commits.items()}
 
@@ -340,37 +348,43 @@ class LagBook:
 
     def _lag_ms(self, where: Partition, commit: _Commit, log: LogBounds) -> int | None:
         offset = next_offset(commit.offset, log)
-        came, newest_ms = self._logs.came(where, offset), self._logs.newest_ms(where)
-        if came is None or newest_ms is None:
+        arrival, newest_ms = self._logs.arrival(where, offset), self._logs.newest_ms(where)
+        if arrival is None or newest_ms is None:
             return None
-        before, last = came
+        before, last = arrival
         if _is_exact(before, last):
             return lag_ms(last.ms, newest_ms)
-        known = TimedRecord(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
-        if before is None:  # it arrived at an unknown time before the first poll
+        known = (
+            TimedRecord(commit.arrival_offset, commit.arrival_ms)
+            if 0 <= commit.arrival_offset <= offset
+            else None
+        )
+        if before is None:  # the record arrived at an unknown time before the first poll
             return None if known is None else lag_ms(known.ms, newest_ms)
         if known is not None and known.offset > before.offset:
             before = TimedRecord(known.offset, min(max(known.ms, before.ms), last.ms))
         return lag_ms(_time_between(before, last, offset), newest_ms)
 
     def _next_inexact(self, where: Partition, commit: _Commit) -> int | None:
-        """Return the next offset if the time of its record is not known exactly enough, else None."""
+        """Return the next offset if the time of its record is not exact and can be requested, else None."""
         log = self._logs.bounds(where)
         if log is None or not lag_records(commit.offset, log):
             return None
         offset = next_offset(commit.offset, log)
-        if commit.came_offset == offset and not (commit.is_rough and self._is_newest_exact(where, log)):
+        if commit.arrival_offset == offset and not (commit.is_rough and self._is_newest_exact(where, log)):
             return None
-        came = self._logs.came(where, offset)
-        return None if came is None or _is_exact(*came) else offset
+        arrival = self._logs.arrival(where, offset)
+        return None if arrival is None or _is_exact(*arrival) else offset
 
     def _is_newest_exact(self, where: Partition, log: LogBounds) -> bool:
-        came = self._logs.came(where, log.latest - 1)
-        return came is not None and _is_exact(*came)
+        arrival = self._logs.arrival(where, log.latest - 1)
+        return arrival is not None and _is_exact(*arrival)
 
 
 def _time_between(before: TimedRecord, last: TimedRecord, offset: int) -> int:
-    """Return the estimated time of a record between two others, as if the records arrived evenly."""
+    """Return the estimated time of the record at `offset` between two others, as if records arrived
+    evenly.
+    """
     if offset == before.offset:
         return before.ms
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)

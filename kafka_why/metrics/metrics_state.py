@@ -193,9 +193,9 @@ class MetricsState:
         with self._lock:
             return self._lags.wanted_times()
 
-    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+    def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
         with self._lock:
-            self._lags.learn_times(wanted, lags_ms)
+            self._lags.add_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
         """Return the number of records of its source that the query has not read, or None if not known
@@ -210,7 +210,7 @@ class MetricsState:
             chosen, others = numbers.selection.group_ids, LagTotals()
             with self._lock:
                 with_offsets = [group_id for group_id in chosen if self._lags.has_offsets(group_id)]
-                behind = [group_id for group_id in self._lags.behind() if group_id not in chosen]
+                behind = [group_id for group_id in self._lags.groups_behind() if group_id not in chosen]
             numbers.lags = {group_id: self._group_lags(group_id) for group_id in with_offsets}
             for group_id in behind:
                 others.add(self._group_lags(group_id))

@@ -161,9 +161,9 @@ class Fleet:
         with self._lock:
             return self._lags.wanted_times()
 
-    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
+    def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
         with self._lock:
-            self._lags.learn_times(wanted, lags_ms)
+            self._lags.add_times(wanted, lags_ms)
 
     def complete(self) -> None:
         """Mark the topics as read to their ends. Until then, deleted groups may still be listed."""

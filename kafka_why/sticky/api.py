@@ -1,5 +1,5 @@
-"""Arguments and result of a Kafka assignor (the names are those of Kafka's ConsumerPartitionAssignor), and a
-group in numbers with partition owners, the input of the sticky algorithms (AbstractStickyAssignor).
+"""The interface of a Kafka assignor, with the names of Kafka's ConsumerPartitionAssignor, and `StickyGroup`,
+the input of the sticky algorithms (AbstractStickyAssignor).
 """
 
 from bisect import bisect_left
@@ -25,13 +25,13 @@ NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 class Assignor(Protocol):
     """A rule that divides the partitions of the subscribed topics among a group's members.
 
-    An assignor is a pure function: equal arguments give an equal result, whatever the order of the mappings.
-    Where Kafka follows the order of a Java hash table, these assignors follow the order of names.
+    An assignor is a pure function. The result does not depend on the order of the mappings. Where Kafka
+    follows the order of a Java hash table, these assignors follow the order of names.
     """
 
     @property
     def name(self) -> str:
-        """The protocol name in JoinGroup. The members of a group vote for a protocol they all support."""
+        """The protocol name in JoinGroup. The members of a group vote for a protocol that all support."""
 
     def assign(
         self,
@@ -39,20 +39,21 @@ class Assignor(Protocol):
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Assign partitions 0 to n-1 of every topic in `partitions_per_topic` that a member subscribes to.
+        """Assign all partitions of the subscribed topics to the members that subscribe to them.
 
-        A subscribed topic that is missing from the mapping (no metadata) or has 0 partitions adds no
-        partition to any member. The result has an entry for every member; the entry may be an empty list.
-        Members come in the order of `kafka_why.sticky.api.members_in_order`. The partitions of a member
-        are sorted by topic, then by number. Rules that are not rack-aware ignore `racks`.
+        `partitions_per_topic` has each topic's number of partitions. A subscribed topic is ignored if it is
+        missing from `partitions_per_topic` (no metadata) or has 0 partitions. The result has every member, in
+        the order of `members_in_order`, even if the member's list is empty. The partitions of a member are
+        sorted by topic, then by number. Assignors that are not rack-aware ignore `racks`.
         """
 
 
 def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> list[MemberId]:
     """Return static members by group.instance.id, then dynamic members by member id.
 
-    A static member therefore keeps its position when it rejoins with a new member id. An instance id belongs
-    to one member of a group. If two members share one, their member ids decide (Kafka leaves the order open).
+    A static member therefore keeps its position when it rejoins with a new member id. If two members have the
+    same instance id, their member ids decide. Kafka does not define this order, because an instance id
+    belongs to one member of a group.
     """
 
     def place(member_id: MemberId) -> tuple[bool, bytes, bytes]:
@@ -63,9 +64,10 @@ def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> li
 
 
 def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[str, list[MemberId]]:
-    """Return the subscribers of each subscribed topic: topics in Java's order, members as `members_in_order`.
+    """Return the subscribers of each subscribed topic. Topics are in Java's order, and members in the order
+    of `members_in_order`.
 
-    A member that names a topic twice is one subscriber.
+    A member that names a topic twice is only one subscriber.
     """
     consumers: defaultdict[str, list[MemberId]] = defaultdict(list)
     for member_id in members_in_order(subscriptions):
@@ -78,15 +80,15 @@ _UNKNOWN: frozenset[str] = frozenset()
 
 
 def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
-    """Return the racks of one partition, or the empty set if they are unknown."""
+    """Return the racks of a partition's replicas, or the empty set if they are unknown."""
     racks_of_topic = racks.get(topic, ())
     return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
 
 
 def do_racks_matter(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
-    """Return True if a rack-aware assignment can differ: some member is near some partitions but not all.
+    """Return True if racks can change the assignment: some member is near some, but not all, partitions.
 
-    If every partition has replicas on the same racks, each member is near all of them or none.
+    If every partition has replicas on the same racks, each member is near all partitions or near none.
     """
     everywhere = _UNKNOWN.union(*partition_racks)
     return not everywhere.isdisjoint(member_racks) and any(racks != everywhere for racks in partition_racks)
@@ -97,18 +99,20 @@ NOBODY: Final = -1
 
 @dataclass(slots=True)
 class StickyGroup:
-    """Members, topics and partitions by number; the partitions of one topic have consecutive numbers.
+    """A group whose members, topics and partitions are numbers. The partitions of one topic have consecutive
+    numbers.
 
-    Members are ordered by member id, static members too, as in Kafka's sticky assignors. Topics are those
-    that exist and have a subscriber, by name. `owner` of a partition is the one valid claimant of the highest
-    generation. `previous` is the one valid claimant of the next lower generation, or of the highest if the
-    claims of the highest are void. Either is `NOBODY` if that member no longer subscribes to the topic. Racks
-    are None and empty where they make no difference.
+    All members, even static ones, are in the order of member ids, as in Kafka's sticky assignors. `topics`
+    are the existing topics that have a subscriber, in the order of names. Two claims of a partition in the
+    same generation void each other. The `owner` of a partition is its sole claimant in the highest
+    generation, and `previous` is its sole claimant in the next lower generation. Each of them is NOBODY if
+    there is no such member, or if it no longer subscribes to the topic. If racks make no difference,
+    `rack_of` is None for each member and `replica_racks` is empty.
     """
 
     members: list[MemberId]
     topics: list[str]
-    first: list[int]  # by topic, the number of its partition 0; then the number of all partitions
+    first: list[int]  # by topic, the number of its partition 0; the last element is the number of partitions
     topics_of: list[list[int]]  # by member, ascending
     owner: list[int]  # by partition
     previous: list[int]  # by partition
@@ -132,26 +136,28 @@ class StickyGroup:
         return place < len(topics) and topics[place] == topic
 
     def is_equal(self) -> bool:
-        """Return True if all members have the same topics."""
+        """Return True if all members subscribe to the same topics."""
         return all(topics == self.topics_of[0] for topics in self.topics_of)
 
     def is_near(self, member: int, partition: int) -> bool:
-        """Return True if racks allow it: the member's rack is unknown, or has a replica of the partition."""
+        """Return True if the member's rack is unknown, or has a replica of the partition."""
         rack = self.rack_of[member]
         return rack is None or rack in self.replica_racks[partition]
 
-    def answer(
+    def by_name(
         self, holder: list[int], subscriptions: Mapping[MemberId, MemberSubscription]
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Replace numbers by names. `holder` is by partition; partitions held by `NOBODY` are omitted."""
+        """Return the assignment with names instead of numbers. `holder` has each partition's member. Omit the
+        partitions of NOBODY.
+        """
         lists: list[list[TopicPartition]] = [[] for _ in self.members]
         for index, topic in enumerate(self.topics):
             start = self.first[index]
             for partition in range(start, self.first[index + 1]):
                 if holder[partition] != NOBODY:
                     lists[holder[partition]].append(TopicPartition(topic, partition - start))
-        by_name = dict(zip(self.members, lists, strict=True))
-        return {member_id: by_name[member_id] for member_id in members_in_order(subscriptions)}
+        partitions = dict(zip(self.members, lists, strict=True))
+        return {member_id: partitions[member_id] for member_id in members_in_order(subscriptions)}
 
 
 def number_group(
@@ -160,20 +166,23 @@ def number_group(
     claims: Mapping[MemberId, Claim],
     racks: PartitionRacks = NO_RACKS,
 ) -> StickyGroup:
-    """Return the group in numbers, with the owner and previous owner of each partition."""
+    """Return the StickyGroup of these members, whose earlier partitions are `claims`."""
     members = sorted(subscriptions, key=java_order)
-    wishes = [subscriptions[member_id].subscription.topics for member_id in members]
-    wanted = set().union(*set(wishes))
+    subscribed = [subscriptions[member_id].subscription.topics for member_id in members]
+    wanted = set().union(*set(subscribed))
     topics = sorted((t for t in wanted if partitions_per_topic.get(t, 0) > 0), key=java_order)
     number_of = {topic: index for index, topic in enumerate(topics)}
-    # Most groups have few different subscriptions: each is processed once.
-    numbers_of = {wish: sorted({number_of[t] for t in wish if t in number_of}) for wish in set(wishes)}
+    # Most groups have few different subscriptions, so each distinct subscription is processed once.
+    numbers_of = {
+        topic_names: sorted({number_of[t] for t in topic_names if t in number_of})
+        for topic_names in set(subscribed)
+    }
     first = [0, *accumulate(partitions_per_topic[topic] for topic in topics)]
     group = StickyGroup(
         members=members,
         topics=topics,
         first=first,
-        topics_of=[numbers_of[wish] for wish in wishes],
+        topics_of=[numbers_of[topic_names] for topic_names in subscribed],
         owner=[NOBODY] * first[-1],
         previous=[NOBODY] * first[-1],
         claimants={},
@@ -186,21 +195,21 @@ def number_group(
 
 
 def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: list[Claim]) -> None:
-    """Set owners: the claim of the highest generation counts; two in the same generation void each other."""
+    """Set `claimants`, `owner` and `previous` of `group`."""
     for member, claim in enumerate(claims):
         for partition in _known_partitions(group, number_of, claim):
             group.claimants.setdefault(partition, []).append(member)
     topic_of = group.topic_of()
     for partition, rivals in group.claimants.items():
-        owner, previous = _settle(rivals, claims) if len(rivals) > 1 else (rivals[0], NOBODY)
+        owner, previous = _sole_claimants(rivals, claims) if len(rivals) > 1 else (rivals[0], NOBODY)
         if owner != NOBODY and group.has_topic(owner, topic_of[partition]):
             group.owner[partition] = owner
         if previous != NOBODY and group.has_topic(previous, topic_of[partition]):
             group.previous[partition] = previous
 
 
-def _settle(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
-    """Return the sole claimant of the latest generation, and that of the previous one, or `NOBODY`."""
+def _sole_claimants(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
+    """Return the sole claimant in the highest generation and the one in the next lower, each or NOBODY."""
     generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
     sole = [NOBODY, NOBODY]
     for place, generation in enumerate(generations[:2]):

@@ -1,5 +1,5 @@
-"""Kafka's StickyAssignor (KIP-54) and CooperativeStickyAssignor (KIP-429), and the levelling of the loads of
-members with different topics until no chain of moves improves them.
+"""Kafka's StickyAssignor (KIP-54) and CooperativeStickyAssignor (KIP-429). For members with different topics,
+`level` moves partitions until no chain of moves makes the loads more even.
 """
 
 from collections import deque
@@ -20,10 +20,10 @@ from kafka_why.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:
-    """Leave every owned partition with its owner. Give each other one to the least loaded of its near members
-    (`StickyGroup.is_near`), or of all its subscribers if none is near.
+    """Leave every owned partition with its owner. Give every other partition to the least loaded of its near
+    subscribers (`StickyGroup.is_near`), or of all its subscribers if no subscriber is near.
 
-    Topics with few subscribers go first, as in Kafka, because they have the least choice.
+    Partitions with the fewest subscribers go first, as in Kafka, because they have the least choice.
     """
     group = pools.group
     for partition, owner in enumerate(group.owner):
@@ -37,12 +37,13 @@ def fill(pools: Pools) -> None:
 
 
 def level(pools: Pools) -> None:
-    """Move partitions until no chain of moves leads from a member to one that holds at least two fewer.
+    """Move partitions until no chain of moves leads from a member to a member with a load lower by two or
+    more.
 
-    The loads are then as even as the subscriptions allow by each of these measures: for every load, the
-    number of partitions that members hold above it; the sum of squares; the sum of all pairwise differences.
+    The loads are then as even as the subscriptions allow, by each of these measures: the sum of squares, the
+    sum of all pairwise differences and, for every load, the number of partitions that members hold above it.
     """
-    _shed(pools)
+    _make_single_moves(pools)
     open_members = pools.everyone
     top = len(pools.at_load) - 1
     while top >= 2:
@@ -54,12 +55,14 @@ def level(pools: Pools) -> None:
         for partition, member in chain:
             pools.move(partition, member)
         if not chain:
-            # A chain that reaches one of these members stays among them, and none of them has so few.
+            # No chain leads from these members to a member with a load of `top - 2` or less.
             open_members &= ~seen
 
 
-def _shed(pools: Pools) -> None:
-    """Make the single moves: they are fast, and most of the work if one member has far too many."""
+def _make_single_moves(pools: Pools) -> None:
+    """Make all single moves that even out the loads. They are fast, and most of the work if one member has
+    far too many partitions.
+    """
     for top in range(len(pools.at_load) - 1, 1, -1):
         for member in members_in(pools.at_load[top]):
             kinds = pools.held[member]
@@ -83,8 +86,8 @@ def _find_chain(
 ) -> tuple[list[tuple[int, int]], int]:
     """Find the shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
 
-    Returns the chain and the members that chains reach. The chain is a list of (partition, new holder) from
-    its end to its start, empty if there is none.
+    Return the chain and 0, or an empty chain and the members that chains from `sources` reach. A chain is a
+    list of (partition, new holder), from its end to its start.
     """
     low = 0
     for members in pools.at_load[: floor + 1]:
@@ -120,11 +123,11 @@ def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) ->
 
 
 class _EqualAssignment:
-    """The assignment for members with the same topics (Kafka's ConstrainedAssignmentBuilder).
+    """A builder of the assignment for members with the same topics (Kafka's ConstrainedAssignmentBuilder).
 
-    Every member gets the same number of partitions or one more, and as many partitions as that allows stay
-    where they were. Where Kafka follows the order of a hash table (which of the members that own too many may
-    keep the extra partition), this rule follows the order of member ids. Racks are ignored.
+    Every member gets the same number of partitions or one more, and as many partitions as this allows stay
+    with their owners. If several members own too many partitions, the first ones by member id may keep an
+    extra partition. Kafka follows the order of a hash table there. Racks are ignored.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -133,18 +136,18 @@ class _EqualAssignment:
         self._load = [0] * len(group.members)
         self._min_quota, self._extras_left = divmod(group.size, len(group.members))
         self._max_quota = self._min_quota + (self._extras_left > 0)
-        # Members that will get more, and members at their share that may get one of the extra partitions.
+        # Members below their quota, and members at their quota that may get an extra partition.
         self._below: list[int] = []
         self._at_min: deque[int] = deque()
 
     def build(self) -> list[int]:
         """Return the new holder of each partition. The group has members."""
         self._keep_owned()
-        self._give_around([partition for partition, holder in enumerate(self._holder) if holder == NOBODY])
+        self._distribute([partition for partition, holder in enumerate(self._holder) if holder == NOBODY])
         return self._holder
 
     def _keep_owned(self) -> None:
-        """Leave each member the owned partitions that its share allows."""
+        """Leave each member as many of its owned partitions as its quota allows."""
         for member, owned in enumerate(self._owned()):
             if len(owned) < self._min_quota:
                 self._give(member, owned)
@@ -157,7 +160,7 @@ class _EqualAssignment:
                 self._at_min.append(member)
 
     def _owned(self) -> list[list[int]]:
-        """Return the partitions that each member may keep, lowest numbers (over all its topics) first, as in
+        """Return the partitions that each member owns, in the order of partition numbers within topics, as in
         Kafka.
         """
         group = self._group
@@ -170,8 +173,10 @@ class _EqualAssignment:
             partitions.sort(key=number.__getitem__)
         return owned
 
-    def _give_around(self, partitions: list[int]) -> None:
-        """Give partitions in turns to members below their share, then one each to those allowed an extra."""
+    def _distribute(self, partitions: list[int]) -> None:
+        """Give partitions in turns to the members below their quota, then an extra partition each
+        to others.
+        """
         place = 0
         for partition in partitions:
             if not self._below:
@@ -193,15 +198,17 @@ class _EqualAssignment:
 
 
 def assign_exact(group: StickyGroup) -> list[int]:
-    """Return the new holder of each partition, also for members with different topics or racks. Every
+    """Return the new holder of each partition, for members that may have different topics or racks. Every
     topic of the group has a subscriber.
 
-    Kafka's rule (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to
-    member until no single move helps, and reverts all moves if they have not improved the balance. This rule
-    reaches the same aims as far as possible, in Kafka's order: 1. The loads are as even as the subscriptions
-    allow. 2. As many partitions as possible are on a rack of their member. 3. As few partitions as possible
-    move away from their owner. 4. Of the moved partitions, as many as possible go back to their previous
-    owner. So the assignment is never less even than Kafka's, and where it is as even it does not move more.
+    This algorithm reaches Kafka's aims exactly, in Kafka's order: 1. The loads are as even as the
+    subscriptions allow. 2. As many partitions as possible are near their member. 3. As few partitions as
+    possible move away from their owner. 4. Of the moved partitions, as many as possible go back to their
+    previous owner.
+
+    Kafka's algorithm (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions until no
+    single move helps, and reverts all moves if they have not improved the balance. So Kafka's assignment is
+    never more even than this one. If both are equally even, this one does not move more partitions.
     """
     pools = Pools(group)
     fill(pools)
@@ -211,16 +218,16 @@ def assign_exact(group: StickyGroup) -> list[int]:
 
 
 class StickyAssignor:
-    """Assigns as evenly as the subscriptions allow and moves as few partitions as that permits.
+    """An assignor that assigns as evenly as the subscriptions allow, and moves as few partitions as possible.
 
-    A member's earlier partitions are those of `kafka_why.contract.protocols.subscriptions.Claim`. If two
-    members claim a partition, the claim of the higher generation counts; in the same generation neither
-    claim counts. A near rack has priority over staying, as in Kafka.
+    A member's earlier partitions are in its `kafka_why.contract.protocols.subscriptions.Claim`. If two
+    members claim a partition, the claim of the higher generation counts. Two claims in the same generation
+    void each other. A near rack has priority over the owner, as in Kafka.
 
-    If members have the same topics and racks make no difference, the rule is Kafka's own, step by step.
-    Otherwise the rule reaches Kafka's aims exactly (`assign_exact`). Kafka's own rule does not: it leaves
-    loads uneven or moves more than necessary, gives members partitions they no longer subscribe to, and takes
-    partitions that are near no rack from their owner at every rebalance.
+    If members have the same topics and racks make no difference, the algorithm is Kafka's own, step by step.
+    Otherwise the algorithm is `assign_exact`, which reaches Kafka's aims exactly. Kafka's own algorithm may
+    leave loads uneven or move more than necessary. It gives members partitions that they no longer subscribe
+    to, and at every rebalance it takes partitions that are near no member from their owners.
     """
 
     name: Final = "sticky"
@@ -234,15 +241,17 @@ class StickyAssignor:
         """See `Assignor.assign`."""
         claims = {m: sticky_claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims, racks)
-        return group.answer(_assign(group), subscriptions)
+        return group.by_name(_assign(group), subscriptions)
 
 
 class CooperativeStickyAssignor:
-    """Sticky for members that keep their partitions while they join, so that consumption does not stop.
+    """A sticky assignor for members that keep their partitions while they join, so that consumption
+    continues.
 
-    A partition that moves is unassigned in the round in which its owner loses it. That owner joins again, and
-    the next round gives the partition to its new owner. A partition that two members claim in the same
-    generation is first taken from both. Earlier partitions are the owned partitions of the subscription.
+    A partition that moves is unassigned in the first rebalance, in which its owner gives it up. The owner
+    then joins again, and the second rebalance gives the partition to its new owner. A partition that two
+    members claim in the same generation is first taken from both. A member's earlier partitions are the owned
+    partitions in its subscription.
     """
 
     name: Final = "cooperative-sticky"
@@ -253,7 +262,7 @@ class CooperativeStickyAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`. A partition that its owner must revoke first is in no member's list."""
+        """Assign as in `Assignor.assign`, but omit partitions that their owner must revoke first."""
         claims = {m: cooperative_claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims, racks)
         holder = _assign(group)
@@ -261,7 +270,7 @@ class CooperativeStickyAssignor:
             taker = holder[partition]
             if taker != group.owner[partition] and any(member != taker for member in claimants):
                 holder[partition] = NOBODY
-        return group.answer(holder, subscriptions)
+        return group.by_name(holder, subscriptions)
 
 
 def _assign(group: StickyGroup) -> list[int]:

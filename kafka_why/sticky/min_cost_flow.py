@@ -1,8 +1,8 @@
-"""Undoes needless moves: the cheapest of all assignments with the same loads, by minimum-cost flow.
+"""Undoes needless moves. Minimum-cost flow finds the cheapest of all assignments with equally even loads.
 
-A residual cycle is a cycle of members, each of which gives a partition to the next. The cycle leaves the
-loads as they are, or swaps the loads of two members that differ by one. An assignment has minimum cost when
-no residual cycle of negative cost is left (Klein's cycle cancelling).
+A residual cycle is a cycle of members, each of which gives a partition to the next member. The cycle does not
+change the loads, or swaps two loads that differ by one. An assignment has minimum cost when no residual cycle
+of negative cost is left (Klein's cycle cancelling).
 """
 
 from collections import defaultdict, deque
@@ -14,8 +14,8 @@ from kafka_why.sticky.pools import Pools, members_in
 class _Step(NamedTuple):
     """An edge of the residual graph: `giver` gives `taker` a partition.
 
-    The partition is `partition`, or the cheapest of `kind` to take. If both are None, the edge carries no
-    partition: the giver ends with one partition more than before, the taker with one less.
+    The partition is `partition`, or the giver's cheapest partition of `kind`. If both are None, the edge
+    carries no partition: the giver's load rises by one, and the taker's load falls by one.
     """
 
     giver: int
@@ -25,13 +25,14 @@ class _Step(NamedTuple):
 
 
 def minimise_cost(pools: Pools) -> None:
-    """Cancel cycles of negative cost until none is left. The loads stay level."""
+    """Cancel cycles of negative cost until none is left. The loads stay equally even."""
     while _Search(pools).cancel_negative_cycles():
         pass
 
 
 class _Search:
-    """A search for cycles of negative cost: shortest paths by label correcting, all labels 0 initially.
+    """A search for cycles of negative cost. It finds shortest paths by label correcting; all labels are 0
+    initially.
 
     A cycle is cancelled as soon as it is found. Its members then leave the search, because their partitions,
     and so the costs of their edges, have changed.
@@ -43,7 +44,7 @@ class _Search:
         self._members_at = {0: pools.everyone}  # by label
         self._predecessor: dict[int, _Step] = {}
         self._settled = 0
-        # The lowest label of a path that reached a kind of partition, or the members with a certain load.
+        # The lowest label with which a path reached each kind of partition, and each load.
         self._kind_label: defaultdict[int, int] = defaultdict(int)
         self._load_label: defaultdict[int, int] = defaultdict(int)
         has_racks = bool(pools.group.replica_racks)
@@ -51,7 +52,7 @@ class _Search:
         self._queued = set(self._queue)
 
     def cancel_negative_cycles(self) -> bool:
-        """Cancel cycles that share no member. Return False if there was none: the cost is then minimal."""
+        """Cancel cycles that share no member. Return False if there was no cycle, so the cost is minimal."""
         while self._queue:
             member = self._queue.popleft()
             self._queued.discard(member)
@@ -114,7 +115,7 @@ class _Search:
                 self._queue.append(taker)
 
     def _find_cycle(self, step: _Step) -> list[_Step]:
-        """Return the cycle of negative cost that this edge closes; empty if the taker is not on the path."""
+        """Return the cycle of negative cost that this edge closes, or [] if the taker is not on the path."""
         steps = [step]
         member = step.giver
         while member != step.taker:
@@ -128,7 +129,7 @@ class _Search:
         return bool(self._settled >> member & 1)
 
     def _push_flow(self, cycle: list[_Step]) -> None:
-        """Make the moves of a cycle, and take its members out of the search."""
+        """Make the moves of a cycle, and remove its members from the search."""
         moves = []
         for step in cycle:
             self._settled |= 1 << step.taker

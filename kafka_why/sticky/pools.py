@@ -1,6 +1,6 @@
-"""The partitions each member holds while a group is balanced, and the cost of holding them.
+"""The partitions that each member holds while a group is being balanced, and their costs.
 
-A set of members is an int with one bit for each member: a union of thousands of members is one operation.
+A set of members is an int with one bit for each member, so a union of thousands of members is one operation.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ def members_in(mask: int) -> Iterator[int]:
 
 
 class Pools:
-    """The partitions of each member by kind; partitions of one kind have the same subscribers and racks.
+    """The partitions of each member by kind. Partitions of one kind have the same subscribers and racks.
 
-    The cost of a partition at a member is one number. Three facts add to the cost: the member is on another
-    rack; the partition has moved; the partition has moved to a member that did not hold it a generation
-    before. An earlier fact outweighs any number of later ones. Moving a partition without an owner is free.
+    The cost of a partition at a member is a number. Three facts add to the cost: the member is on another
+    rack; the partition is not at its owner; it is not at its previous owner, either. One occurrence of a fact
+    outweighs any number of the facts after it. For a partition without owners only the rack counts.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -44,7 +44,7 @@ class Pools:
         self.held: list[dict[int, _Pool]] = [
             {} for _ in group.members
         ]  # by member and kind, then by holding value
-        # By member: its partitions whose owner or previous owner is another member. They cost less there.
+        # By member, its partitions that cost less at another member: their owner or previous owner.
         self.misplaced: list[dict[int, None]] = [{} for _ in group.members]
         self._make_kinds()
 
@@ -83,7 +83,7 @@ class Pools:
         return int(self.group.previous[partition] != NOBODY)
 
     def holding_value(self, partition: int, member: int) -> int:
-        """Return by how much the cost at this member is below `base_cost`; `AWAY` (0) if it is not below."""
+        """Return by how much the cost at this member is below `base_cost`, or AWAY (0)."""
         if member == self.group.owner[partition]:
             return self.move_cost
         return 1 if member == self.group.previous[partition] else AWAY
@@ -101,7 +101,7 @@ class Pools:
         )
 
     def better_places(self, partition: int) -> list[int]:
-        """Return the owner and previous owner unless they hold the partition: it costs less at them."""
+        """Return the owner and the previous owner of the partition, except its current holder."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
         nowhere = (NOBODY, self.holder[partition])
         if owner in nowhere and previous in nowhere:  # the usual case: its owner holds it
@@ -109,12 +109,14 @@ class Pools:
         return sorted({owner, previous}.difference(nowhere))
 
     def cheapest_to_take(self, member: int, kind: int) -> int:
-        """Return the member's partition of this kind that costs least to take; it holds at least one."""
+        """Return the member's partition of this kind that is cheapest to take. The member has at
+        least one.
+        """
         pool = self.held[member][kind]
         return next(reversed(pool[min(pool)]))
 
     def move(self, partition: int, member: int) -> None:
-        """Give a partition to a member and take it from its holder if it has one."""
+        """Give a partition to a member, and take it from its current holder, if any."""
         holder = self.holder[partition]
         if holder != NOBODY:
             self._take(partition, holder)

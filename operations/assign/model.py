@@ -1,4 +1,4 @@
-"""The group, actual or hypothetical, whose assignment `assign` computes."""
+"""The actual or hypothetical group whose assignment `assign` computes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from kafka_why.contract.protocols.subscriptions import (
 from kafka_why.why.moves import Holdings
 
 MAX_PARTITIONS = 1_000_000
-"""The maximum for one topic, because the simulation has an object for each partition."""
+"""The maximum number of a topic's partitions, because the simulation has an object for each partition."""
 
 
 class InputError(ValueError):
-    """The error when the input for `assign` is invalid. The message says why."""
+    """The error when the input for `assign` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The topics that a member subscribes to, its group.instance.id, and its rack (None if it has none)."""
+    """A member: the topics that it subscribes to, its group.instance.id or None, and its rack or None."""
 
     topics: tuple[str, ...]
     instance_id: str | None = None
@@ -36,9 +36,10 @@ class Member:
 class GroupSpec:
     """The topics of a group with their numbers of partitions, and its members.
 
-    `current` is the current assignment, or None if unknown; it may name members that have left. `weights` are
-    0 or more; a partition without an entry has weight 0. `racks` lists the racks of a topic's partitions by
-    number, the leader's rack first; missing racks are unknown. Raises InputError for inconsistent input.
+    `current` is the current assignment, or None if unknown, and may have members that have left. `weights`
+    are at least 0, and 0 for partitions that are missing. `racks` lists the racks of each of a topic's
+    partitions, the leader's rack first. The racks of missing topics are unknown. Raises InputError for
+    inconsistent input.
     """
 
     topics: Mapping[str, int]
@@ -68,7 +69,7 @@ class GroupSpec:
         self._check_current()
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Yield all partitions, by topic in the given order, then by number."""
+        """Yield all partitions in the order of `topics`, then of numbers."""
         return (TopicPartition(topic, n) for topic, count in self.topics.items() for n in range(count))
 
     def weight(self, partitions: Iterable[TopicPartition]) -> int:
@@ -76,10 +77,10 @@ class GroupSpec:
         return sum(self.weights.get(partition, 0) for partition in partitions)
 
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
-        """Return the subscriptions that members would send in JoinGroup if they held `held` since
-        `generation_id`.
+        """Return the subscriptions that members would send in JoinGroup if they had the partitions `held`
+        since `generation_id`.
 
-        The user data are as in `sticky`; other assignors read the owned partitions.
+        The `sticky` assignor reads the partitions in the user data, other assignors the owned partitions.
         """
         return {
             member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
@@ -87,17 +88,19 @@ class GroupSpec:
         }
 
     def partition_racks(self) -> PartitionRacks:
-        """Return the racks in the form that assignors take."""
+        """Return the racks in the form of an assignor's argument."""
         return {topic: [frozenset(racks) for racks in partitions] for topic, partitions in self.racks.items()}
 
     def without(self, member_id: MemberId) -> "GroupSpec":
-        """Return the group without this member; `current` keeps the member's partitions. Raises InputError if
-        it was the last member.
+        """Return the group without this member. `current` still has the member's partitions. Raises
+        InputError if it was the last member.
         """
         return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
 
     def with_member(self, member_id: MemberId, member: Member) -> "GroupSpec":
-        """Return the group with one more member, without partitions. Raises InputError if the id is taken."""
+        """Return the group with another member, which has no partitions. Raises InputError if the member id
+        exists.
+        """
         if member_id in self.members:
             raise InputError(f"{member_id} is already a member")
         return replace(self, members={**self.members, member_id: member})
@@ -112,8 +115,8 @@ class GroupSpec:
     def _check_partition(self, partition: TopicPartition, where: str) -> None:
         count = self.topics.get(partition.topic, 0)
         if not 0 <= partition.partition < count:
-            there = f"{partition.topic} has {count} partitions" if count else "there is no such topic"
-            raise InputError(f"{where} has {_name(partition)}, but {there}")
+            actual = f"{partition.topic} has {count} partitions" if count else "there is no such topic"
+            raise InputError(f"{where} has {_name(partition)}, but {actual}")
 
 
 def _check_topics(member_id: MemberId, wanted: Sequence[str], topics: Mapping[str, int]) -> None:

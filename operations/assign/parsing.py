@@ -2,15 +2,13 @@
 
 A file of a whole group is
 
-    {"topics": {"orders": 2, "payments": 1},
-     "members": {"a": {"topics": ["orders"], "assignment": {"orders": [0, 1]}},
-                 "b": {"instance_id": "i-2", "rack": "east"}},
-     "weights": {"orders": [900, 30]},
-     "racks": {"orders": [["east", "west"], ["west", "east"]]}}
+{"topics": {"orders": 2, "payments": 1}, "members": {"a": {"topics": ["orders"], "assignment": {"orders": [0,
+1]}}, "b": {"instance_id": "i-2", "rack": "east"}}, "weights": {"orders": [900, 30]}, "racks": {"orders":
+[["east", "west"], ["west", "east"]]}}
 
-Only `topics` and `members` are required. A member without `topics` subscribes to all. Assignments are the
-current ones; if no member has one, the current assignment is unknown. Weights and racks are by partition
-number.
+Only `topics` and `members` are required. A member without `topics` subscribes to all topics. `assignment` is
+a member's current assignment. If no member has one, the current assignment is unknown. Weights and racks are
+by partition number.
 """
 
 from collections.abc import Mapping
@@ -26,7 +24,7 @@ from kafka_why.why.moves import Holdings
 from operations.assign.model import GroupSpec, InputError, Member
 
 MAX_MEMBERS = 100_000
-"""The maximum for one group whose members are given by their number only."""
+"""The maximum number of members, if the user gives only a number."""
 
 T = TypeVar("T")
 
@@ -48,7 +46,7 @@ class _Group(Struct, forbid_unknown_fields=True):
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """Parse `orders:12,payments:6`, or `@FILE` with the same as a JSON object. Raises InputError."""
+    """Parse `orders:12,payments:6`, or `@FILE` with the equivalent JSON object. Raises InputError."""
     if text.startswith("@"):
         return read_json(Path(text[1:]), dict[str, int])
     topics: dict[str, int] = {}
@@ -61,8 +59,8 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member]:
-    """Parse `a,b=orders+payments`: ids, each with its topics if it does not subscribe to all. A number makes
-    that many members: c1, c2 and so on. Raises InputError.
+    """Parse `a,b=orders+payments`: member ids, with topics unless the member subscribes to all of `topics`. A
+    number gives this number of members: c1, c2 and so on. Raises InputError.
     """
     if is_whole_number(text):
         number, width = _count(text, "too many members", MAX_MEMBERS), len(text)
@@ -86,7 +84,7 @@ def _count(text: str, refusal: str, at_most: int) -> int:
 
 
 def read_group(path: Path) -> GroupSpec:
-    """Read a file of a whole group in the module's format. Raises InputError."""
+    """Read the file of a whole group. Raises InputError."""
     read = read_json(path, _Group)
     known = any(member.assignment is not None for member in read.members.values())
     return GroupSpec(
@@ -102,18 +100,18 @@ def read_group(path: Path) -> GroupSpec:
 
 
 def read_weights(path: Path) -> dict[TopicPartition, int]:
-    """Read `{"orders": [900, 30]}`, by partition number. Raises InputError."""
+    """Read a file with weights by partition number, such as `{"orders": [900, 30]}`. Raises InputError."""
     return _weights(read_json(path, ByTopic))
 
 
 def read_assignment(path: Path) -> Holdings:
-    """Read `{"a": {"orders": [0, 1]}}`. Raises InputError."""
+    """Read a file with an assignment, such as `{"a": {"orders": [0, 1]}}`. Raises InputError."""
     read = read_json(path, dict[str, ByTopic])
     return {member_id: partitions(assignment) for member_id, assignment in read.items()}
 
 
 def partitions(assignment: Mapping[str, list[int]]) -> frozenset[TopicPartition]:
-    """Return the partitions of an assignment by topic."""
+    """Return the partitions of one member's assignment."""
     return frozenset(TopicPartition(topic, n) for topic, numbers in assignment.items() for n in numbers)
 
 

@@ -79,7 +79,7 @@ class Asking:
         self._wanted = dict(self.book.wanted_times())
 
     def learn(self, lag_ms: int | None) -> None:
-        self.book.learn_times(self._wanted, {} if lag_ms is None else {P: lag_ms})
+        self.book.add_times(self._wanted, {} if lag_ms is None else {P: lag_ms})
 
     def commit(self, offset: int) -> None:
         commit(self.book, offset)
@@ -153,7 +153,7 @@ def test_record_time_lookups_are_bounded_and_take_turns(monkeypatch: pytest.Monk
         wanted = book.wanted_times()
         assert len(wanted) <= 2 < MAX_LOOK_UPS
         asked |= wanted.keys()
-        book.learn_times(wanted, {})
+        book.add_times(wanted, {})
     assert asked == {*places}
 
 
@@ -174,7 +174,7 @@ def test_error_of_lag_in_time_is_below_one_poll_interval(
     newest_ms = came_ms[bisect_right(came_ms, last_look_ms) - 1]
     wanted = book.wanted_times()
     if wanted:  # between polls that were thinned out
-        book.learn_times(wanted, {P: newest_ms - came_ms[committed]})
+        book.add_times(wanted, {P: newest_ms - came_ms[committed]})
         found = lag(book)
     assert found.ms is not None
     assert abs(found.ms - (newest_ms - came_ms[committed])) < STEP_MS
@@ -219,7 +219,7 @@ def test_log_end_growth_is_dated_to_the_first_poll_certainly_after_the_time() ->
 
 def test_recreated_topic_starts_a_new_lag_history() -> None:
     logs = history_of((0, 10), (1_000, 20), (2_000, 5))
-    assert (logs.bounds(P), logs.came(P, 4)) == (LogBounds(0, 5), (None, (4, 2_000)))
+    assert (logs.bounds(P), logs.arrival(P, 4)) == (LogBounds(0, 5), (None, (4, 2_000)))
 
 
 def test_history_of_a_missing_partition_is_kept_for_a_while_and_then_dropped() -> None:
@@ -237,7 +237,7 @@ def test_record_arrival_bounds_are_a_third_of_its_age_apart(grown: list[int], da
     logs = history_of(*((number * STEP_MS, end) for number, end in enumerate(ends)))
     offset = data.draw(st.integers(0, ends[-1] + 1))
     came = bisect_right(ends, offset)  # the number of the first look with the record
-    found = logs.came(P, offset)
+    found = logs.arrival(P, offset)
     assert (found is None) == (came == len(ends))
     if found is not None:
         before, last = found
