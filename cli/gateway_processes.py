@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
-from gateway.metrics.numbers import Numbers, added, without_gauges
+from gateway.metrics.numbers import Numbers, sum_numbers, without_gauges
 from gateway.net.listener import CannotListen
 from gateway.running import LOOP_TIMEOUT_S, Checks, RunningGateway
 from gateway.service import STARTUP_ERRORS, running
@@ -128,7 +128,7 @@ class GatewayProcesses:
 
     def numbers(self) -> Numbers:
         """Return the sum over the processes, with the last counters of a process that does not answer."""
-        return added(self._concurrently(_Child.numbers))
+        return sum_numbers(self._concurrently(_Child.numbers))
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Return the checks of all processes, each with the first reason."""

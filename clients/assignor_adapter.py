@@ -1,10 +1,10 @@
-"""This project's assignors for kafka-python's consumers: its AbstractPartitionAssignor around an `Assignor`.
+"""This project's assignors for kafka-python's consumers: AbstractPartitionAssignors around an `Assignor`.
 
 A consumer takes an adapter directly: ``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)],
 ...)``. The other members of the group may be kafka-python's or Java's, with an assignor of the same name.
-`sticky` has a limit: only kafka-python and this one can read the earlier partitions that kafka-python's
-`sticky` writes, and kafka-python cannot read those of Java's and this one. A leader that cannot read them
-assigns without them.
+`sticky` has a limit. kafka-python's `sticky` writes a member's earlier partitions in a format that Java's
+clients cannot read, and it cannot read what Java's clients and this adapter write. A leader that cannot read
+the earlier partitions assigns without them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,16 +40,16 @@ _SENDS_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
 
 
 class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it has no types
-    """An assignor for one consumer: it writes the consumer's metadata, and assigns when the consumer leads.
+    """An assignor for one consumer: it writes the consumer's metadata, and assigns if the consumer is the
+    leader.
 
-    Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), None if
-    unknown.
+    Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), or None.
     """
 
     def __init__(self, assignor: Assignor, rack_id: str | None = None) -> None:
         self.assignor = assignor
         self._rack_id = rack_id
-        self._claim: Claim | None = None  # the consumer's last assignment; None before the first
+        self._claim: Claim | None = None  # the consumer's last assignment, or None before the first
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
 
     def supported_protocols(self) -> list[RebalanceProtocol]:
         """Return COOPERATIVE for `cooperative-sticky`, which kafka-python does not mix with eager assignors,
-        and EAGER for others.
+        and EAGER for all others.
         """
         if self.assignor.name == CooperativeStickyAssignor.name:
             return [RebalanceProtocol.COOPERATIVE]
@@ -83,7 +83,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         return ConsumerProtocolSubscription.decode(encode_subscription(subscription))
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
-        """Remember the consumer's assignment and its generation."""
+        """Store the consumer's assignment and its generation for the next `metadata`."""
         self._claim = Claim(tuple(TopicPartition(*p) for p in assignment.partitions()), generation)
 
     def assign(
@@ -91,7 +91,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
     ) -> dict[MemberId, ConsumerProtocolAssignment]:
         """Assign, as the leader, all partitions of the topics that the members subscribe to."""
         subscriptions = {
-            member.member_id: MemberSubscription(_read(member.metadata), member.group_instance_id)
+            member.member_id: MemberSubscription(_subscription(member.metadata), member.group_instance_id)
             for member in members
         }
         topics = {t for member in subscriptions.values() for t in member.subscription.topics}
@@ -99,7 +99,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         has_racks = any(member.subscription.rack_id for member in subscriptions.values())
         racks = _racks(cluster, counts) if has_racks else NO_RACKS
         assigned = self._assignor_for(counts).assign(counts, subscriptions, racks)
-        return {member_id: _write(partitions) for member_id, partitions in assigned.items()}
+        return {member_id: _assignment(partitions) for member_id, partitions in assigned.items()}
 
     def _assignor_for(self, counts: Mapping[str, int]) -> Assignor:
         """Return the assignor for these topics."""
@@ -107,14 +107,13 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
 
 
 class CoordinatorAdapter(AssignorAdapter):
-    """An adapter that leaves the assignment to the coordinator, which has the same assignor of
-    `assignors.kafka`. It is only for groups of this project's coordinator. The gateway adds the topics'
-    partition counts to the requests.
+    """An adapter that leaves the assignment to the coordinator, which has the same assignor. It is only for
+    groups of this project's coordinator. The gateway adds the topics' partition counts to the requests.
     """
 
     @property
     def name(self) -> str:
-        """The protocol name in JoinGroup: `coordinator:` and the assignor's."""
+        """The protocol name in JoinGroup: `coordinator:` and the assignor's name."""
         return PREFIX + self.assignor.name
 
     def assign(
@@ -127,8 +126,8 @@ class CoordinatorAdapter(AssignorAdapter):
 class LagAwareAdapter(AssignorAdapter):
     """An adapter of `lag-aware` with new weights in each rebalance that this consumer leads.
 
-    `weigh` returns the lags, or other weights of 0 or more, of the given partitions. It runs during the
-    rebalance, so it must not use that consumer, and the group waits for it.
+    `weigh` returns the lags of the given partitions, or other weights of 0 or more. It runs during the
+    rebalance, so the group waits for it, and it must not use this consumer.
     """
 
     def __init__(self, weigh: Weigh, tolerance: int = 0) -> None:
@@ -141,7 +140,7 @@ class LagAwareAdapter(AssignorAdapter):
         return LagAwareAssignor(self._weigh(frozenset(partitions)), self._tolerance)
 
 
-def _read(metadata: ConsumerProtocolSubscription) -> Subscription:
+def _subscription(metadata: ConsumerProtocolSubscription) -> Subscription:
     """Convert a subscription. A negative generation and an empty rack become None, as in Kafka."""
     return Subscription(
         topics=tuple(metadata.topics),
@@ -154,7 +153,7 @@ def _read(metadata: ConsumerProtocolSubscription) -> Subscription:
     )
 
 
-def _write(partitions: Iterable[TopicPartition]) -> ConsumerProtocolAssignment:
+def _assignment(partitions: Iterable[TopicPartition]) -> ConsumerProtocolAssignment:
     numbers_of: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers_of.setdefault(topic, []).append(number)
@@ -166,7 +165,7 @@ def _racks(cluster: ClusterMetadata, counts: Mapping[str, int]) -> PartitionRack
     rack_of = {broker.node_id: broker.rack for broker in cluster.brokers()}
     racks: dict[str, list[frozenset[str]]] = {}
     for topic, count in counts.items():
-        # ClusterMetadata's public methods give leaders only; this attribute has the replicas.
+        # ClusterMetadata's public methods return only leaders. This attribute has the replicas.
         partitions = cluster._partitions.get(topic, {})
         replicas = [partitions[n].replica_nodes if n in partitions else () for n in range(count)]
         racks[topic] = [frozenset(rack_of[n] for n in nodes if rack_of.get(n)) for nodes in replicas]

@@ -48,7 +48,7 @@ _RECORDS_MAX = 10_000
 
 
 class AnswerReader:
-    """A reader of one reply partition, starting at an offset. For one thread."""
+    """A reader of one reply partition, starting at an offset. Use it on one thread."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, partition: int, offset: int) -> None:
         self._warning = OutageWarning("reading answers")
@@ -60,8 +60,8 @@ class AnswerReader:
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records, without duplicates (`EarlyAnswers`). Wait up to `timeout_s` for a
-        first record.
+        """Return the values of new records, without duplicates (`EarlyAnswers`). Wait up to `timeout_s` for
+        the first record.
 
         Outages are logged, and reading continues after them.
         """
@@ -94,9 +94,10 @@ class AnswerReader:
         self._warning.failed(KafkaException(error))
 
 
-# Called with unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread: keep
-# it short.
 Listener = Callable[[AnyToConnection], None]
+"""Receives the unsolicited messages to connections of RocketMQ's clients. It runs on the reader's thread:
+keep it short.
+"""
 
 _decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Decoder(
     Union[(*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse, AnyToConnection)]
@@ -127,7 +128,7 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
             elif not isinstance(message, ToConnection):
                 answers.append(message)
             elif listener is not None:
-                pending.settle(answers)  # they are before the message
+                pending.settle(answers)  # these precede the message
                 answers.clear()
                 listener(message)
     pending.settle(answers)
@@ -164,16 +165,16 @@ class Header(TypedDict):
 
 
 class CoordinatorClient(Closeable):
-    """A sender of requests, which returns futures of their responses. Safe for threads.
+    """A thread-safe sender of requests, which returns futures of their responses.
 
     A future resolves to the response, with any `error_code`, or raises one of the errors of
     `clients.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
     `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
 
-    `reply_partition` may be shared with other clients; None chooses a random one. The constructor returns
-    when the reader is at the end of that partition, so no response is missed. `listener` gets every message
-    to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's KafkaError if
-    no broker answers.
+    `reply_partition` may be shared with other clients. None chooses a random partition. The constructor
+    returns when the reader is at the end of that partition, so no response is missed. `listener` gets every
+    message to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's
+    KafkaError if no broker answers.
     """
 
     def __init__(
@@ -256,15 +257,14 @@ class CoordinatorClient(Closeable):
         return future
 
     def send_all(self, requests: Sequence[PendingRequest]) -> None:
-        """Send requests with correlation ids of this client, those of one group in this order.
-
-        Does not wait for a broker. Raises ClientClosed.
+        """Send requests with correlation ids of this client, without waiting for a broker. Requests of one
+        group are sent in this order. Raises ClientClosed.
         """
         self._pending.add(requests)
         self._writer.write(requests)
 
     def forget(self, request: PendingRequest) -> None:
-        """Drop a request of `send_all` that nothing waits for. Its receiver is not called."""
+        """Drop a request of `send_all` whose caller no longer waits. Its receiver is not called."""
         self._pending.forget(request)
 
     def close(self) -> None:
@@ -305,28 +305,31 @@ def _reader_at_end(client_config: ClientConfig, layout: TopicLayout, reply_parti
 #
 # An early answer precedes the query's batch with its request, and a batch writes its records in no particular
 # order. So the barrier has three rounds of requests that change nothing and that only the query answers
-# (`waits_for_views`). In each partition the first round follows all answered requests, so its batches are
-# those of these requests, or later ones. It also follows the clock records by which a replica has fired
-# deadlines, which the query fires one batch after reading them. The second round is written when the first is
-# answered, so it is in a later batch, and the third in a still later one. A batch starts when all records of
-# the previous one are acknowledged. So they are on the topics when the third round is answered.
+# (`waits_for_views`). In each partition the first round follows all answered requests, so it is in the
+# batches of these requests or in later batches. It also follows the clock records by which a replica has
+# fired deadlines. The query fires these deadlines one batch after it reads the clock records. The second
+# round is written when the first round is answered, so it is in a later batch, and the third round is in a
+# still later batch. A batch starts when all records of the previous batch are acknowledged. So when the third
+# round is answered, everything that was answered before is on the topics.
 
 
 BARRIER_VERSION = 5
-"""The corresponding version of DescribeGroups."""
+"""The version of DescribeGroups whose response the barrier's requests get."""
 
 # The group in the requests, followed by a number that chooses the partition. It need not exist.
 _GROUP_ID = "__views_barrier"
 
 
 def barrier_rounds(request_partitions: int) -> tuple[tuple[str, ...], ...]:
-    """Return the group ids of each round: one per partition in the first round, then one per round."""
+    """Return the group ids of each round. The first round has one for each partition, later rounds have
+    one.
+    """
     first = tuple(_group_in(partition, request_partitions) for partition in range(request_partitions))
     return first, first[:1], first[:1]
 
 
 def barrier_request(header: Header) -> DescribeGroup:
-    """Return the barrier's request with this header, which names one of the groups and BARRIER_VERSION."""
+    """Return the barrier's request about a group. `header` names the group and BARRIER_VERSION."""
     return DescribeGroup(**header, waits_for_views=True)
 
 

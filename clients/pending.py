@@ -1,7 +1,7 @@
-"""A client's requests that wait for answers. No IO, no clock. Several clients may share a partition of the
-responses topic, and most answers are there twice: early, and with the query's batch
-(`kafka_why.contract.early_answers`). Only the first answer counts. `PendingRequests.awaits` recognizes the
-many others without decoding them.
+"""A client's requests that wait for answers, without IO and clock. Several clients may share a partition of
+the responses topic, and most answers are there twice: early, and with the query's batch
+(`kafka_why.contract.early_answers`). Only the first answer to a request of this client counts.
+`PendingRequests.awaits` recognizes all other answers without decoding them.
 """
 
 import threading
@@ -43,13 +43,16 @@ class RequestTimedOut(ClientError):
 
 
 class RequestNotSent(ClientError):
-    """The write of the request failed. It may still be in the log, which only the cause may show."""
+    """The write of the request failed. The request may still be in the log: only the cause can rule that
+    out.
+    """
 
 
 class RequestTooLarge(RequestNotSent):
     """The request is too large for the requests topic. It was not sent, and would fail again.
 
-    `size_bytes` and `max_bytes` are those of the record, or of the frame if the request was not encoded.
+    `size_bytes` and `max_bytes` are the size and the limit of the record, or of the frame if the request was
+    not encoded.
     """
 
     def __init__(self, message: str, size_bytes: int, max_bytes: int) -> None:
@@ -64,10 +67,10 @@ class ClientClosed(ClientError):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request in flight. `asked_at_s` is the time of its start, in seconds of the clock of
-    `PendingRequests.expire`. `receive` gets the outcomes of all its requests that are settled at the same
-    time. It runs in the settling thread, so it must be short. `record_id` is the id of a request that gets no
-    answer and has no correlation id. The outcome of such a request is None when it is in the log.
+    """A request in flight. `asked_at_s` is the time of its start, by the clock of `PendingRequests.expire`.
+    `receive` gets the outcomes of all requests with this receiver that are settled at the same time. It runs
+    in the settling thread, so it must be short. A request that gets no answer has a `record_id` instead of a
+    correlation id. Its outcome is None when it is in the log.
     """
 
     request: AnyRequest[Any] | Unanswered
@@ -80,7 +83,7 @@ class PendingRequest:
 
     @property
     def correlation_id(self) -> str:
-        """Return the id of the request while it is in flight."""
+        """The id of the request while it is in flight."""
         return self.request.correlation_id if not isinstance(self.request, Unanswered) else self.record_id
 
     @property
@@ -119,10 +122,10 @@ def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of the messages of the reply partition, and of written records. `duplicates` were answers to
-    this client's requests no longer in flight: repeated, or late. `unknown` were for other clients,
-    `malformed` could not be decoded. `requests_written` requests were written in `records_written` records
-    (`kafka_why.contract.codec`).
+    """Counts of the messages of the reply partition, and of written records. `duplicates` counts repeated or
+    late answers: this client's requests were no longer in flight. `unknown` counts answers to other clients,
+    and `malformed` messages that could not be decoded. `requests_written` requests were written in
+    `records_written` records (`kafka_why.contract.codec`).
     """
 
     answered: int = 0
@@ -145,8 +148,8 @@ class PendingRequests:
         self._encoded_prefix = prefix.encode()
         self._lock = threading.Lock()
         self._in_flight: dict[str, PendingRequest] = {}
-        # The same requests by timeout, in the order of their time, so that `expire` only has to check the
-        # first of each timeout.
+        # The same requests by timeout, in the order of their start, so that `expire` has to check only the
+        # first request of each timeout.
         self._by_timeout_ms: dict[int, OrderedDict[str, PendingRequest]] = {}
         self._closed: ClientClosed | None = None
 
@@ -154,7 +157,7 @@ class PendingRequests:
         return len(self._in_flight)
 
     def add(self, requests: Iterable[PendingRequest]) -> None:
-        """Add requests. Raises ClientClosed, and then none is added."""
+        """Add requests, or raise ClientClosed and add none."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed
@@ -167,8 +170,8 @@ class PendingRequests:
                 of_timeout[correlation_id] = request
 
     def awaits(self, encoded: bytes) -> bool:
-        """Return True if a message of the reply partition has to be decoded: it answers a request in flight,
-        or has no correlation id. Other messages are only counted.
+        """Return True if a message of the reply partition has to be decoded, because it answers a request in
+        flight or has no correlation id. Count all other messages.
         """
         at = encoded.find(_CORRELATION_ID)
         if at < 0:
@@ -184,7 +187,7 @@ class PendingRequests:
         return False
 
     def settle(self, responses: Sequence[AnyResponse]) -> None:
-        """Settle the answered requests. Other answers are dropped and counted."""
+        """Settle the requests that these responses answer. Drop and count all other responses."""
         if not responses:
             return
         outcomes: list[SettledRequest] = []
@@ -193,7 +196,7 @@ class PendingRequests:
                 request = self._pop(response.correlation_id)
                 if request is not None:
                     self.counts.answered += 1
-                    outcomes.append((request, _judged(request, response)))
+                    outcomes.append((request, _outcome(request, response)))
                 elif response.correlation_id.startswith(self._prefix):
                     self.counts.duplicates += 1
                 else:
@@ -201,8 +204,8 @@ class PendingRequests:
         _deliver(outcomes)
 
     def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Return the requests among these that are in flight, each only once ever, because refusals are also
-        read twice, and a JoinGroup appended twice would create a second member.
+        """Return those of these requests that are in flight, and that no earlier call has returned. A refusal
+        may be read twice, and a JoinGroup that is written again twice would create a second member.
         """
         found: list[PendingRequest] = []
         with self._lock:
@@ -214,12 +217,12 @@ class PendingRequests:
         return found
 
     def forget(self, request: PendingRequest) -> None:
-        """Remove a request that nothing waits for. Its answer will be dropped."""
+        """Remove a request whose caller no longer waits. Its answer will be dropped."""
         with self._lock:
             self._pop(request.correlation_id)
 
-    def written(self, requests: Iterable[PendingRequest]) -> None:
-        """Settle the requests without answers, because they are now in the log."""
+    def settle_written(self, requests: Iterable[PendingRequest]) -> None:
+        """Settle those of these requests that get no answers, because they are now in the log."""
         with self._lock:
             outcomes: list[SettledRequest] = [
                 (request, None)
@@ -229,8 +232,8 @@ class PendingRequests:
         _deliver(outcomes)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
-        """Fail these requests with `error`, as a RequestNotSent or its cause. Requests that are not in flight
-        do not change.
+        """Fail those of these requests that are in flight: with `error` if it is a RequestNotSent, else with
+        a RequestNotSent whose cause is `error`.
         """
         with self._lock:
             failed = [request for request in requests if self._pop(request.correlation_id)]
@@ -261,7 +264,7 @@ class PendingRequests:
         )
 
     def close(self, reason: str) -> None:
-        """Fail all requests in flight and all later ones with ClientClosed."""
+        """Fail all requests in flight with ClientClosed. Later calls of `add` raise it."""
         with self._lock:
             if self._closed is None:
                 self._closed = ClientClosed(reason)
@@ -289,9 +292,9 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
         receive(received)
 
 
-def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
+def _outcome(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
     """Return the response if it has the expected type, else its error."""
-    assert not isinstance(request.request, Unanswered), "no answer has the id of a record without one"
+    assert not isinstance(request.request, Unanswered), "no answer has its record id"
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):
         return response

@@ -20,18 +20,18 @@ from kafka_why.contract.codec import PACK_MAX_BYTES, PACK_MAX_REQUESTS, encode, 
 from kafka_why.contract.layout import excess
 from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
-# Packing: a slot's requests that wait for the acknowledgement of the partition's last records form its next
-# record (`kafka_why.contract.codec`).
+# Packing: while the last records of a partition are not acknowledged, requests wait in the queue of their
+# slot. The waiting requests of a slot form its next record (`kafka_why.contract.codec`).
 #
-# A partition has at most one round of unacknowledged records, one of each slot. So a group's requests are in
-# the log in the order in which they were added, independently of the producer. Slots wait for each other,
-# because librdkafka's idempotent producer polls without a pause while records wait for its five concurrent
-# writes (decision 15).
+# A partition has at most one unacknowledged record of each slot. So a group's requests are in the log in the
+# order in which they were added, independently of the producer. Slots wait for each other, because
+# librdkafka's idempotent producer polls without a pause while records wait for its five concurrent writes
+# (decision 15).
 
 
 _CACHED_GROUPS_MAX = 20_000
 
-_Line: TypeAlias = deque[tuple[PendingRequest, bytes]]
+_Queue: TypeAlias = deque[tuple[PendingRequest, bytes]]
 
 
 class PackSlot(NamedTuple):
@@ -56,7 +56,7 @@ _cached = lru_cache(_CACHED_GROUPS_MAX)(_pack_slot_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class RequestRecord:
     """A record to write, and the requests in it."""
 
     pack_slot: PackSlot
@@ -72,11 +72,11 @@ class Packer:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self.packs = True
-        """True if requests are packed. If not, each is a record without the first line of a pack."""
-        self._waiting: dict[int, dict[PackSlot, _Line]] = {}
-        """By partition: the requests of each slot. The slot that has waited longest is first."""
+        """True if requests are packed. If not, each request is a record without a pack's first line."""
+        self._waiting: dict[int, dict[PackSlot, _Queue]] = {}
+        """By partition, the queue of each slot. The slot that has waited longest is first."""
         self._unacknowledged: dict[int, int] = {}
-        """By partition: the number of unacknowledged records."""
+        """By partition, the number of unacknowledged records."""
 
     @property
     def is_idle(self) -> bool:
@@ -85,70 +85,72 @@ class Packer:
 
     def add(self, pack_slot: PackSlot, request: PendingRequest, message: bytes) -> None:
         """Add a request at the end of its slot's queue. `message` is the encoded request."""
-        lines = self._waiting.setdefault(pack_slot.partition, {})
-        lines.setdefault(pack_slot, deque()).append((request, message))
+        queues = self._waiting.setdefault(pack_slot.partition, {})
+        queues.setdefault(pack_slot, deque()).append((request, message))
 
-    def next_records(self) -> list[Written]:
+    def next_records(self) -> list[RequestRecord]:
         """Return the records to write now, at most one for each slot. They count as unacknowledged until
-        `written`. Requests that are no longer wanted are left out.
+        `finish_write`. Requests that are no longer wanted are left out.
         """
-        records: list[Written] = []
+        records: list[RequestRecord] = []
         for partition in self._waiting.keys() - self._unacknowledged.keys():
-            lines = self._waiting[partition]
-            found = [record for pack_slot in [*lines] if (record := self._next(pack_slot, lines)) is not None]
+            queues = self._waiting[partition]
+            found = [
+                record for pack_slot in [*queues] if (record := self._next(pack_slot, queues)) is not None
+            ]
             if found:
                 self._unacknowledged[partition] = len(found)
                 records += found
-            if not lines:
+            if not queues:
                 del self._waiting[partition]
         return records
 
-    def written(self, pack_slot: PackSlot) -> None:
+    def finish_write(self, pack_slot: PackSlot) -> None:
         """Record that the write of a slot's record has ended, successfully or not."""
         left = self._unacknowledged.pop(pack_slot.partition) - 1
         if left:
             self._unacknowledged[pack_slot.partition] = left
 
-    def _next(self, pack_slot: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
+    def _next(self, pack_slot: PackSlot, queues: dict[PackSlot, _Queue]) -> RequestRecord | None:
         """Return the next record of a slot, or None if none of its requests is wanted."""
-        line = lines[pack_slot]
+        queue = queues[pack_slot]
         requests: list[PendingRequest] = []
         messages: list[bytes] = []
         left_bytes = self._max_bytes
-        while line and len(requests) < (self._max_requests if self.packs else 1):
-            request, message = line[0]
+        while queue and len(requests) < (self._max_requests if self.packs else 1):
+            request, message = queue[0]
             if not request.is_wanted():
-                line.popleft()
+                queue.popleft()
                 continue
             left_bytes -= len(message) + 1
             if left_bytes < 0 and requests:
                 break
-            line.popleft()
+            queue.popleft()
             requests.append(request)
             messages.append(message)
             if left_bytes < 0:
                 break
-        if not line:
-            del lines[pack_slot]
+        if not queue:
+            del queues[pack_slot]
         if not requests:
             return None
         if left_bytes < 0 or not self.packs:  # one request, which may exceed the maximum size of a pack
             key = requests[0].request.group_id.encode()
-            return Written(pack_slot, key, messages[0], requests)
-        return Written(pack_slot, pack_key(pack_slot.slot), pack(messages), requests)
+            return RequestRecord(pack_slot, key, messages[0], requests)
+        return RequestRecord(pack_slot, pack_key(pack_slot.slot), pack(messages), requests)
 
 
 _POLL_S = 0.1
 _REPORT_INTERVAL_S = 60.0
 
-_Ended: TypeAlias = tuple[Written, Exception | None]
+_Ended: TypeAlias = tuple[RequestRecord, Exception | None]
 
 log = structlog.get_logger()
 
 
 class RequestWriter:
-    """A writer of requests of up to `max_bytes`. Safe for threads. `make_producer` builds the producer, and a
-    new one after a permanent failure.
+    """A thread-safe writer of requests of up to `max_bytes`. `make_producer` builds the producer, and a new
+    producer after a permanent failure.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class RequestWriter:
         self._thread.start()
 
     def write(self, requests: Sequence[PendingRequest]) -> None:
-        """Write requests that are in flight. Those of one group are appended in this order.
+        """Write requests that are in flight. Requests of one group are appended in this order.
 
         A request that cannot be written fails in `PendingRequests`.
         """
@@ -199,12 +201,12 @@ class RequestWriter:
         self._hand_over(records)
 
     def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
-        """Write these requests again, each in its own record, and pack no later ones."""
+        """Write these requests again, each in its own record, and pack no later requests."""
         self._packer.packs = False
         self.write(requests)
 
     def close(self, timeout_s: float) -> None:
-        """Write waiting requests, for at most this long, and end the thread and the connections."""
+        """Write waiting requests for at most `timeout_s`, and end the thread and the connections."""
         self._close_at_s = time.monotonic() + timeout_s
         self._thread.join()
         self._producer.purge()
@@ -217,8 +219,10 @@ class RequestWriter:
                 self._hand_over(self._end([self._ended.popleft() for _ in range(len(self._ended))]))
             self._report()
 
-    def _hand_over(self, records: Sequence[Written]) -> None:
-        """Give records to the producer. If it refuses some, fail these and write waiting ones."""
+    def _hand_over(self, records: Sequence[RequestRecord]) -> None:
+        """Give records to the producer. If it refuses some, fail their requests and write waiting
+        requests.
+        """
         while records:
             producer = self._producer
             refused = self._produce(producer, records)
@@ -227,8 +231,8 @@ class RequestWriter:
                 refused = self._produce(self._producer, [record for record, _ in refused])
             records = self._end(refused) if refused else []
 
-    def _produce(self, producer: Producer, records: Sequence[Written]) -> list[_Ended]:
-        """Give records to a producer. Return those that it refuses, with the reason."""
+    def _produce(self, producer: Producer, records: Sequence[RequestRecord]) -> list[_Ended]:
+        """Give records to a producer. Return the refused records with the reasons."""
         refused: list[_Ended] = []
         for record in records:
             # Not `produce_batch`, which ignores the partition of a message and costs more.
@@ -244,16 +248,16 @@ class RequestWriter:
                 refused.append((record, error))
         return refused
 
-    def _on_delivery(self, record: Written, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, record: RequestRecord, error: KafkaError | None, _: Message) -> None:
         """Receive the outcome of one record's write, in the producer's `poll` or `flush`."""
         self._ended.append((record, None if error is None else KafkaException(error)))
 
-    def _end(self, ended: Sequence[_Ended]) -> list[Written]:
+    def _end(self, ended: Sequence[_Ended]) -> list[RequestRecord]:
         """Apply the outcomes of writes. Return the records that may be written now."""
         counts = self._pending.counts
         for record, error in ended:
             if error is None:
-                self._pending.written(record.requests)
+                self._pending.settle_written(record.requests)
             else:
                 self._pending.fail(record.requests, error)
         with self._lock:
@@ -261,12 +265,12 @@ class RequestWriter:
                 if error is None:
                     counts.requests_written += len(record.requests)
                     counts.records_written += 1
-                self._packer.written(record.pack_slot)
+                self._packer.finish_write(record.pack_slot)
             return self._packer.next_records()
 
     def _replace(self, producer: Producer) -> None:
-        """Replace a producer that has failed permanently. An idempotent producer does so when it cannot
-        continue without a gap or a duplicate.
+        """Replace a producer that has failed permanently. An idempotent producer fails permanently when it
+        cannot continue without a gap or a duplicate.
         """
         with self._lock:
             if producer is not self._producer:

@@ -166,16 +166,17 @@ def archive_options() -> list[str]:
 class EmbeddedBroker(Startable):
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
-    All its files are under ``data_dir`` (its log is ``broker.log``). A later broker on that folder has the
-    same data. Without ``ports`` it takes the folder's previous ports, or free ones, and keeps them from its
-    first start on. It ends with this process, however that ends (see `embedded.parent_watchdog`). A process
-    forked from this one keeps the broker alive while it runs. ``overrides`` are broker settings by Kafka's
-    names. ``java_options`` are options of its JVM that override its options here. The JVM uses only the quick
-    compiler, to start sooner; if ``is_long_running``, it uses Java's default compilers. If ``overrides``
-    secure its listeners, ``client_properties`` are the settings of a client that may log in. A
-    new folder is formatted with ``cluster_id``, which brokers of one cluster share, or with a random one if
-    it is None. If ``written_archive`` is given, the JVM writes an archive of its classes there when it ends.
-    ``classpath`` are the jars of another version of Kafka.
+    All its files are under ``data_dir``. Its log is ``broker.log``. A later broker in that folder has the
+    same data. Without ``ports`` the broker takes the folder's previous ports, or else free ports, and keeps
+    them from its first start on. It ends with this process, however that ends (`embedded.parent_watchdog`). A
+    process that was forked from this process keeps the broker alive while it runs.
+
+    ``overrides`` are broker settings by Kafka's names. If they secure the listeners, ``client_properties``
+    are the settings of a client that may log in. ``java_options`` are options of the JVM, which override the
+    options here. The JVM uses only the quick compiler, to start sooner. If ``is_long_running``, it uses
+    Java's default compilers. A new folder is formatted with ``cluster_id``, which brokers of one cluster
+    share, or with a random id if it is None. If ``written_archive`` is given, the JVM writes an archive of
+    its classes there when it ends. ``classpath`` are the jars of another version of Kafka.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -235,7 +236,7 @@ class EmbeddedBroker(Startable):
                 try:
                     return self._start_on(ports, lock)
                 except _PortTaken:
-                    continue  # taken since the search, so try the next ones
+                    continue  # a port was taken since the search, so try the next ports
             self._start_on(candidates[-1], lock)
 
     def stop(self) -> None:
@@ -347,7 +348,7 @@ class EmbeddedBroker(Startable):
 
     def _wait_until_reachable(self, client_config: ClientConfig) -> None:
         deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
-        while not _answers(client_config):
+        while not _is_serving(client_config):
             if time.monotonic() > deadline:
                 raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
             if (code := self._jvm.wait(pause_s)) is not None:
@@ -373,17 +374,17 @@ def free_ports() -> Ports:
     return Ports(client=next(free), controller=next(free))
 
 
-def _answers(client_config: ClientConfig) -> bool:
+def _is_serving(client_config: ClientConfig) -> bool:
     """Return True if the broker serves clients: it answers, and its controller has unfenced it."""
     host, port = client_config.bootstrap_servers.split(":")
     try:
-        # Far cheaper than a Kafka client that fails.
+        # A connection that fails is far cheaper than a Kafka client that fails.
         socket.create_connection((host, int(port)), timeout=1).close()
         admin = kafka_clients.admin(client_config)
     except (OSError, KafkaError):
         return False
     try:
-        # Kafka 3.9 omits fenced brokers, and has no `is_fenced` for the others.
+        # Kafka 3.9 omits fenced brokers, and has no `is_fenced` for the brokers that it lists.
         return any(not broker.get("is_fenced") for broker in admin.describe_cluster()["brokers"])
     except KafkaError:
         return False

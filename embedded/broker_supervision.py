@@ -10,9 +10,10 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
 from kafka_why.service_folder import describe_full_disk
 
-# The pauses before the starts, in seconds. After the last start fails too, the broker is given up.
+# The pauses before the attempts to start again, in seconds. If the last attempt fails, the broker is given
+# up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-# A broker that has run for this long ran steadily. If it ends later, the attempts count from 0 again.
+# If a broker ends after it has run for this long, the attempts count from 0 again.
 STEADY_S = 60.0
 _POLL_S = 0.25
 _SPACE_POLL_S = 1.0
@@ -21,10 +22,10 @@ log = structlog.get_logger()
 
 
 class SupervisedBroker(BackgroundThread):
-    """A broker that is started again when it ends, on its data and ports.
+    """A broker that is started again when it ends, with its data and ports.
 
-    `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. While the
-    disk of its data folder is full, there is no attempt, because none can succeed.
+    When the broker is given up, `on_failure` is called with the reason, on the supervisor's thread. While the
+    disk of the data folder is full, there is no attempt, because it could not succeed.
     """
 
     def __init__(self, broker: EmbeddedBroker, on_failure: Callable[[str], None]) -> None:
@@ -43,8 +44,8 @@ class SupervisedBroker(BackgroundThread):
         return self._broker.client_config
 
     def start(self) -> None:
-        """Start the broker. Raises what `EmbeddedBroker.start` raises, because a failed first start is not
-        repeated.
+        """Start the broker. A failed first start is not repeated. Raises the errors of
+        `EmbeddedBroker.start`.
         """
         self._broker.start()
         super().start()

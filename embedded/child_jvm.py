@@ -52,7 +52,9 @@ class ChildJvm:
             return log.read().decode(errors="replace")
 
     def launch(self, command: Sequence[str], *, grace_s: float, pass_fds: Sequence[int] = ()) -> bool:
-        """Start the JVM, which inherits these files. Return False if its process could not be started."""
+        """Start the JVM, which inherits the files `pass_fds`. Return False if its process could not be
+        started.
+        """
         guarded = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(grace_s), *command]
         with self._log_path.open("ab") as log:
             self._watchdog = subprocess.Popen(
@@ -111,7 +113,7 @@ class ChildJvm:
 
 @contextmanager
 def locked_folder(folder: Path, timeout_s: float) -> Iterator[BinaryIO]:
-    """Lock a folder until the block and all processes that inherit the file have ended.
+    """Lock a folder until the block and all processes that inherit the lock's file have ended.
 
     Raises BlockingIOError if another process holds the lock for longer than `timeout_s`.
     """
@@ -139,7 +141,7 @@ def shuffled_free_ports() -> Iterator[int]:
 def is_free(port: int) -> bool:
     """Return True if no process listens on this port."""
     with socket.socket() as probe:
-        # As Java does: a previous server's connections in TIME_WAIT do not prevent listening.
+        # Java sets this, too: then connections of a previous server in TIME_WAIT do not prevent listening.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -78,7 +78,9 @@ _TRIES = 2
 
 
 class JarsUnavailable(RuntimeError):
-    """Some jars could not be downloaded or are not the locked ones. The message has the reason for each."""
+    """Some jars could not be downloaded, or differ from the locked jars. The message has the reason for
+    each.
+    """
 
 
 class LockedFile(NamedTuple):
@@ -204,7 +206,7 @@ def _exclusive() -> Iterator[None]:
 def _fetch(jar_set: JarSet, folder: Path) -> None:
     with _downloaded(jar_set) as staging:
         if faults := find_faults(staging, jar_set.files):
-            # Otherwise Ivy's cache would return the same bytes every time.
+            # Otherwise the next try would get the same bytes from Ivy's cache.
             shutil.rmtree(_ivy_home(), ignore_errors=True)
             title = f"The {jar_set.name} jars are not the ones pinned in {JARS_TOML.name}:"
             raise JarsUnavailable("\n  ".join([title, *faults]))
@@ -230,7 +232,7 @@ def _retrieve(jar_set: JarSet, into: Path) -> None:
             retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive)
             return
         except IvyFailed as failure:
-            if tries_left:  # Ivy's cache keeps the jars of the first try, so a second one is cheap
+            if tries_left:  # Ivy's cache keeps the jars of the first try, so a second try is cheap
                 continue
             reasons = [f"{jar}: {why}" for jar, why in failure.missing.items()] or [failure.output]
             title = f"These {jar_set.name} jars could not be downloaded:"

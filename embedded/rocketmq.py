@@ -73,8 +73,8 @@ class RocketMqFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """A broker of the cluster. `id` 0 is the master of its name, others are slaves. `overrides` are settings
-    of this broker by RocketMQ's names.
+    """A broker of the cluster. Of the brokers with one name, the broker with `id` 0 is the master, and the
+    others are its slaves. `overrides` are settings of this broker by RocketMQ's names.
     """
 
     name: str = "broker-a"
@@ -88,7 +88,7 @@ class BrokerNode:
 class RocketMqServer(Startable):
     """A name server or a broker, a JVM in its own folder. Its log is ``server.log``.
 
-    `stop` shuts the server down and waits, `kill` ends it as a crash would. Neither has an effect if it is
+    `stop` shuts the server down and waits, `kill` ends it as a crash would. Both do nothing if the server is
     down.
     """
 
@@ -115,7 +115,7 @@ class RocketMqServer(Startable):
         self.wait_until_up()
 
     def launch(self, inherited: Sequence[int] = ()) -> None:
-        """Start the server's process, which inherits these files. Raises RocketMqFailed."""
+        """Start the server's process, which inherits the files `inherited`. Raises RocketMqFailed."""
         if self._jvm.is_launched:
             raise RuntimeError(f"{self.name} is running")
         make_private_folder(self._folder)
@@ -131,7 +131,7 @@ class RocketMqServer(Startable):
             raise self._failure("its JVM could not be started")
 
     def wait_until_up(self) -> None:
-        """Wait until a launched server serves. Raises RocketMqFailed and ends the server if it does not."""
+        """Wait until a launched server serves. If it does not, end it and raise RocketMqFailed."""
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             while "boot success" not in self._jvm.log_text():
@@ -161,12 +161,12 @@ class RocketMqServer(Startable):
 class EmbeddedRocketMq(Startable):
     """A name server and brokers, children of this process on loopback.
 
-    All files are under ``data_dir``. A later cluster on that folder has the same data, and the same ports
-    unless another program has taken one. The cluster ends with this process, however that ends.
-    ``overrides`` are settings of each broker by RocketMQ's names. ``java_options`` are options of each JVM
-    that override its options here. The JVMs use only the quick compiler, to start sooner; if
-    ``is_long_running``, they use Java's default compilers. RocketMQ binds the port for slaves, one above
-    each broker's, on all interfaces.
+    All files are under ``data_dir``. A later cluster in that folder has the same data, and the same ports
+    unless another program has taken one of them. The cluster ends with this process, however that ends.
+    ``overrides`` are settings of each broker by RocketMQ's names. ``java_options`` are options of each JVM,
+    which override the options here. The JVMs use only the quick compiler, to start sooner. If
+    ``is_long_running``, they use Java's default compilers. RocketMQ binds the port for slaves, the one above
+    a broker's port, on all interfaces.
 
     `start` raises `RocketMqFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -202,7 +202,7 @@ class EmbeddedRocketMq(Startable):
 
     def start(self) -> None:
         """Start all servers, and return when the name server has the routes of all brokers."""
-        class_path("rocketmq")  # reports its download before anything starts
+        class_path("rocketmq")  # downloads missing jars before anything starts
         try:
             make_private_folder(self.data_dir)
             warn_if_open(self.data_dir)

@@ -141,7 +141,7 @@ async def _position(
         if code:
             return _refusal(transactions, code) or _code(code)
     position = await transactions.position(partition)
-    described = await transactions.described(producer.transactional_id)
+    described = await transactions.describe(producer.transactional_id)
     error = _not_open(context.version, transactions.topic, described, producer, partition)
     return position if error is None else error
 

@@ -1,5 +1,5 @@
 """The state of one share group: the offsets that members hold, their counts, and the records that may be
-poison. No IO and no clock here.
+poison, without IO and clock.
 """
 
 from bisect import bisect_left
@@ -33,7 +33,7 @@ PartitionKey = tuple[bytes, int]
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of a partition, both included, that a member acquired together. Their lock ends at
+    """The offsets `first` to `last` of a partition, which a member acquired together. Their lock ends at
     `until_ms`.
     """
 
@@ -50,8 +50,8 @@ class OffsetRange(NamedTuple):
 
 
 class HeldRanges:
-    """The held offset ranges, by partition. They do not overlap, and their number is limited by `ranges_max`
-    and `capacity`.
+    """A member's offset ranges, by partition. They do not overlap. `ranges_max` and `capacity` limit their
+    number.
     """
 
     __slots__ = ("_by_partition", "_capacity", "_free", "_until_ms")
@@ -67,7 +67,7 @@ class HeldRanges:
         return bool(self._by_partition)
 
     def add(self, partition: PartitionKey, span: OffsetRange) -> bool:
-        """Add a range, which must not overlap another. Return False if there is no capacity for it."""
+        """Add a range, which must not overlap another range. Return False if there is no capacity for it."""
         if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
@@ -81,8 +81,8 @@ class HeldRanges:
         return True
 
     def take(self, partition: PartitionKey, first: int, last: int) -> list[OffsetRange]:
-        """Remove these offsets and return them as ranges. A range that loses its middle becomes two, even if
-        there is no capacity for the second.
+        """Remove the offsets from `first` to `last`, and return them as ranges. A range that loses its middle
+        becomes two ranges, even if there is no capacity for the second range.
         """
         ranges = self._by_partition.get(partition)
         if ranges is None:
@@ -131,13 +131,13 @@ class HeldRanges:
         self._capacity.release(number)
 
 
-# Records of one group that may be poison. No IO and no clock here.
+# Records of one group that may be poison.
 
 
 SUSPECTS_MAX = 1_000
-"""The maximum number of suspects of a group. The oldest ones are forgotten."""
+"""The maximum number of suspects of a group. The oldest suspects are forgotten."""
 RANGE_MAX = 1_000
-"""The maximum number of offsets of a range that are examined, from its first on."""
+"""The maximum number of offsets of a range that are examined, beginning with the first."""
 RELEASED_BY_MAX = 4
 
 Key = tuple[bytes, int, int]
@@ -154,7 +154,7 @@ def is_suspected(suspect: Suspect) -> bool:
 
 
 class Suspects:
-    """The offsets that were released or rejected, or whose final delivery has ended."""
+    """The suspects of a group: offsets that were released or rejected, or whose final delivery has ended."""
 
     __slots__ = ("_awaited", "_capacity", "_changed", "_known", "found")
 
@@ -167,7 +167,7 @@ class Suspects:
         self.found = 0
         """The number of offsets that became suspected since the start."""
 
-    def acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
+    def record_acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
         """Record that a range was delivered again. So it was not archived, even if that was inferred
         before.
         """
@@ -179,8 +179,8 @@ class Suspects:
             self._awaited.discard(key)
             self._note(key, was_suspected=was_suspected)
 
-    def accepted(self, partition: PartitionKey, span: OffsetRange) -> None:
-        """Record that a range was finally processed."""
+    def record_accepted(self, partition: PartitionKey, span: OffsetRange) -> None:
+        """Record that a range was processed successfully."""
         for key in self._known_in(partition, span):
             if is_suspected(self._known[key]):
                 self._known[key].outcome = ACCEPTED
@@ -190,11 +190,12 @@ class Suspects:
                 self._forget(key)
                 self._capacity.release()
 
-    def ended(
+    def record_end(
         self, what: str, partition: PartitionKey, span: OffsetRange, member_id: str, limit: int
     ) -> None:
-        """Record the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` with the
-        lock or the session. `ended` counts only for a record's final delivery.
+        """Record the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` together
+        with the lock or the session. `ended` counts only for a record's final delivery, the one with the
+        number `limit`.
         """
         is_last = span.delivery_count >= limit
         if what == "ended" and not is_last:
@@ -217,7 +218,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def set_limit(self, limit: int) -> None:
-        """Set the brokers' delivery limit: released records that were delivered this often are archived."""
+        """Set the brokers' delivery limit. Released records that were delivered this often are archived."""
         for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -227,7 +228,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
-        """Return the latest suspects, at most `most`, that changed since the last call."""
+        """Return the suspects that changed since the last call, of more than `most` the latest."""
         changed = [(key, self._known[key]) for key in self._changed]
         self._changed.clear()
         return changed[-most:]
@@ -245,7 +246,7 @@ class Suspects:
             self._changed[key] = None
 
     def _known_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
-        """Return the known suspects in a range, none if this is the range's first delivery."""
+        """Return the known suspects in a range. A first delivery has none."""
         if not self._known or span.delivery_count <= 1:
             return []
         if span.offsets < len(self._known):
@@ -280,7 +281,8 @@ class Suspects:
 
 
 ROWS_MAX = 1_000
-"""The maximum of (partition, member) pairs counted separately per group and minute. The others are added up.
+"""The maximum number of (partition, member) pairs that are counted separately per group and minute. The
+counts of other pairs are added up.
 """
 DEFAULT_LIMIT = 5
 """Kafka's default of group.share.delivery.count.limit."""
@@ -322,7 +324,9 @@ class DeliveryCounts:
         self._since_ms = now_ms
 
     def row(self, partition: PartitionKey, member_id: str) -> Counted:
-        """Return the counts of this member and this partition."""
+        """Return the counts of this member and this partition, or those of all other pairs without
+        capacity.
+        """
         key = (*partition, member_id)
         found = self._rows.get(key)
         if found is not None:
@@ -352,7 +356,9 @@ class DeliveryCounts:
 
 @dataclass(slots=True)
 class TakenCounts:
-    """The counts of a group in `took_ms`, by topic id, partition and member. `others` are added up."""
+    """The counts of a group in a period of `took_ms`, by topic id, partition and member. `others` has the sum
+    of the counts that are not separate.
+    """
 
     counts: dict[tuple[bytes, int, str], Counted]
     others: Counted | None

@@ -1,4 +1,4 @@
-"""A member of a share group on its connection: the records that it holds, and their outcomes. No IO here."""
+"""A member of a share group on its connection: the records that it holds, and their outcomes, without IO."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from gateway.wire.fetch_messages import ShareResponseHandler, share_response_rea
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.telemetry import Counted
 
-# The acknowledgements of a request. No IO here.
+# The acknowledgements of a request.
 
 
 TYPES_MAX = 10_000
@@ -22,8 +22,8 @@ A leader locks at most 10,000 records of a partition (`group.share.partition.max
 
 
 class AcknowledgeType(IntEnum):
-    """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record at this
-    offset.
+    """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP means that the log has no record at
+    an offset.
     """
 
     GAP = 0
@@ -34,8 +34,8 @@ class AcknowledgeType(IntEnum):
 
 
 class AcknowledgementBatch(NamedTuple):
-    """Acknowledged offsets of a partition, both included. `types` has one type for all offsets, or one for
-    each.
+    """The acknowledgement of the offsets `first` to `last` of a partition. `types` has one type for all
+    offsets, or a type for each offset.
     """
 
     first: int
@@ -55,8 +55,8 @@ class AcknowledgementBatch(NamedTuple):
 
 
 def batches_of(request: Any) -> tuple[dict[PartitionKey, list[AcknowledgementBatch]], bool]:
-    """Return the acknowledgements of a decoded request by partition, and True if some are left out. Batches
-    that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
+    """Return the acknowledgements of a decoded request by partition, and True if the request has too many.
+    Batches that every broker refuses are left out (KafkaApis.validateAcknowledgementBatches).
     """
     found: dict[PartitionKey, list[AcknowledgementBatch]] = {}
     left = TYPES_MAX
@@ -83,11 +83,13 @@ def _batch(batch: Any) -> AcknowledgementBatch | None:
 
 
 HELD_MAX = 10_000
-"""The maximum number of followed ranges of one member."""
+"""The maximum number of ranges that are followed for one member."""
 LOST_MAX = 1_000
 """The maximum number of one member's ranges whose locks have ended but which may still be acknowledged."""
 GRACE_MS = 1_000
-"""The time after which a lock has certainly ended, because the broker started its clock earlier."""
+"""A lock has certainly ended this long after its end by the gateway's clock, because the broker started the
+lock earlier.
+"""
 DEFAULT_LOCK_MS = 30_000
 """Kafka's default of group.share.record.lock.duration.ms, until a broker reports it."""
 _FINAL_EPOCH = -1  # ShareRequestMetadata
@@ -126,8 +128,8 @@ class SharedState(NamedTuple):
 class MemberDeliveries:
     """The deliveries to a member and its acknowledgements, until its connection ends.
 
-    `join` returns the member's group, or None if there is no capacity for it. The member joins when a leader
-    has answered without an error, because until then its ids may be another's.
+    `join` returns the member's group, or None if there is no capacity for the group. The member joins when a
+    leader has answered without an error, because until then the client may use the ids of another member.
     """
 
     def __init__(
@@ -141,16 +143,16 @@ class MemberDeliveries:
         self._held = HeldRanges(shared.held, HELD_MAX)
         self._lost = HeldRanges(shared.lost, LOST_MAX)
         self._unanswered: dict[_Answer, int] = {}
-        """The time of each request that has no answer yet."""
+        """The time at which each unanswered request was sent."""
 
     @property
     def joined(self) -> DeliveryCounts | None:
-        """The member's group, or None before `begin`."""
+        """The member's group, or None if it has not joined (`begin`)."""
         return self._joined
 
     @property
     def group(self) -> DeliveryCounts:
-        """The member's group. A member that holds ranges has one."""
+        """The group of a member that has joined. A member that holds ranges has joined."""
         assert self._joined is not None, "a member without a group has nothing"
         return self._joined
 
@@ -163,27 +165,27 @@ class MemberDeliveries:
         return self._joined is not None and not self.has_ended
 
     def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a decoded request to the broker. Return the receiver of the response's parts."""
+        """Count a decoded request to the broker. Return the function that receives the response's parts."""
         answer = _Answer(self, request, self._shared.clock_ms)
         self._unanswered[answer] = answer.sent_ms
         return share_response_reader(header, answer).feed
 
-    def answered(self, answer: "_Answer") -> None:
+    def finish_answer(self, answer: "_Answer") -> None:
         """Record that a response has been read completely."""
         self._unanswered.pop(answer, None)
 
     def expire(self) -> None:
-        """Count the locks that ended before the oldest unanswered request was sent. That request may have
-        acknowledged ranges whose locks ended later.
+        """Count the locks that ended before the oldest unanswered request was sent. Ranges whose locks ended
+        later may have been acknowledged by that request.
         """
         now_ms = min(self._unanswered.values(), default=self._shared.clock_ms())
         for partition, span in self._held.take_expired(now_ms - GRACE_MS):
             self._add(partition, "expired", span.offsets)
-            self._suspects("ended", partition, span)
+            self._record_end("ended", partition, span)
             self._lost.add(partition, span)
 
     def end(self) -> None:
-        """End the member with its connection. The broker releases what the member holds."""
+        """End the member, because its connection has ended. The broker then releases the member's records."""
         self.release()
         self.has_ended = True
         self._unanswered.clear()
@@ -193,10 +195,10 @@ class MemberDeliveries:
         """Count the ranges that the broker releases because the member's session has ended."""
         for partition, span in self._held.take_all():
             self._add(partition, "ended", span.offsets)
-            self._suspects("ended", partition, span)
+            self._record_end("ended", partition, span)
 
     def unfollow(self) -> None:
-        """Drop all of the member's ranges, because their outcome is unknown."""
+        """Drop all held ranges of the member, because their outcome is unknown."""
         for partition, span in self._held.take_all():
             self._add(partition, "unfollowed", span.offsets)
 
@@ -205,7 +207,7 @@ class MemberDeliveries:
         self._add(partition, "delivered", span.offsets)
         if span.delivery_count > 1:
             self._add(partition, "redelivered", span.offsets)
-            self.group.suspects.acquired(partition, span)
+            self.group.suspects.record_acquired(partition, span)
         if span.delivery_count >= self.group.limit:
             self._add(partition, "last", span.offsets)
         elif span.delivery_count == self.group.limit - 1:
@@ -222,14 +224,15 @@ class MemberDeliveries:
         for batch in batches:
             for first, last, kind in batch.runs():
                 lost = self._lost.take(partition, first, last)
-                if lost:  # their lock had not ended; the totals stay, because they must not decrease
+                if lost:  # the locks had not ended after all; the totals must not decrease
                     self.group.row(partition, self._member_id).expired -= sum(span.offsets for span in lost)
                 for span in (*lost, *self._held.take(partition, first, last)):
                     self._end(partition, span, kind, sent_ms)
 
     def refused(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
         """Count acknowledgements that the broker refused, because the member does not hold one of the
-        offsets. The broker accepted none of them, so the others are still held.
+        offsets. The broker accepted no acknowledgement of `batches`, so the member still holds the other
+        offsets.
         """
         self._shared.totals.refused += 1
         for batch in batches:
@@ -248,9 +251,9 @@ class MemberDeliveries:
         row.processed_ms += took_ms * span.offsets
         row.processed_max_ms = max(row.processed_max_ms, took_ms)
         if kind == AcknowledgeType.ACCEPT:
-            self.group.suspects.accepted(partition, span)
+            self.group.suspects.record_accepted(partition, span)
         else:
-            self._suspects(_NAMES[kind], partition, span)
+            self._record_end(_NAMES[kind], partition, span)
 
     def _hold(self, partition: PartitionKey, span: OffsetRange) -> None:
         if not self._held.add(partition, span):
@@ -262,10 +265,10 @@ class MemberDeliveries:
             setattr(counted, name, getattr(counted, name) + offsets)
         return row
 
-    def _suspects(self, what: str, partition: PartitionKey, span: OffsetRange) -> None:
+    def _record_end(self, what: str, partition: PartitionKey, span: OffsetRange) -> None:
         suspects = self.group.suspects
         before = suspects.found
-        suspects.ended(what, partition, span, self._member_id, self.group.limit)
+        suspects.record_end(what, partition, span, self._member_id, self.group.limit)
         self._shared.totals.suspected += suspects.found - before
 
 
@@ -305,7 +308,7 @@ class _Answer(ShareResponseHandler):
             self._member.acquired((topic_id, partition), span)
 
     def end(self) -> None:
-        self._member.answered(self)
+        self._member.finish_answer(self)
         if self._is_cut:
             self._member.unfollow()
         if self._is_final and self._is_counted:

@@ -22,9 +22,9 @@ from kafka_why.numbers import is_whole_number
 
 GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024
-"""Groups with longer ids are not counted, so that a record's size is limited."""
+"""Groups with longer ids are not counted, to limit the size of a record."""
 RECORD_ROWS, RECORD_SUSPECTS = 300, 100
-"""The maximum numbers of rows and suspects in one record, which then has about 150 KiB."""
+"""The maximum numbers of rows and suspects in one record. A record with all of them has about 150 KiB."""
 LIMIT_AGE_MAX_MS = 300_000
 _LIMITS_AT_ONCE = 100
 # Limits of all groups together, about 60 MiB.
@@ -58,7 +58,7 @@ class Deliveries:
         return len(self._members)
 
     def open(self, group_id: str, member_id: str) -> MemberDeliveries:
-        """Return a new member, which sends its first request on a connection."""
+        """Return the new member of a connection, which sends its first request."""
         member = MemberDeliveries(member_id, partial(self._join, group_id), self._shared)
         self._members[member] = None
         return member
@@ -76,8 +76,10 @@ class Deliveries:
         for member in self._members:
             member.expire()
 
-    def without_limit(self) -> list[DeliveryCounts]:
-        """Return the groups with members whose `share.delivery.count.limit` has to be queried now."""
+    def due_for_limit(self) -> list[DeliveryCounts]:
+        """Return the groups with members whose `share.delivery.count.limit` is to be queried now, and record
+        the time of the query.
+        """
         now_ms = self._clock_ms()
         due = []
         for group in self._groups.values():
@@ -89,9 +91,9 @@ class Deliveries:
                     break
         return due
 
-    def taken(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Remove and return the counts of each group. Each record has the topic ids of its rows, then those
-        of its suspects, because the caller has to find the names.
+    def take_records(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
+        """Remove the counts of each group, and yield them as a record with topic ids. These are the ids of
+        the record's rows, and then of its suspects. The caller finds the names.
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():
@@ -149,7 +151,8 @@ class Deliveries:
 
 
 _ACK_TYPES = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}
-"""The labels are those of Kafka's RecordAcknowledgementsPerSec (kafka.server:type=ShareGroupMetrics)."""
+"""The labels of Kafka's RecordAcknowledgementsPerSec (kafka.server:type=ShareGroupMetrics), and our counts.
+"""
 _COUNTERS = {
     "share_records_delivered": "delivered",
     "share_records_redelivered": "redelivered",
@@ -161,8 +164,8 @@ _COUNTERS = {
 }
 
 
-def delivered(deliveries: Deliveries | None) -> Numbers:
-    """Return the metrics, which count from the start."""
+def delivery_numbers(deliveries: Deliveries | None) -> Numbers:
+    """Return the metrics, counted since the start, or none if deliveries are not counted."""
     if deliveries is None:
         return {}
     totals = deliveries.totals
@@ -197,11 +200,11 @@ class DeliveryEvidence(Protocol):
     """The receiver of the records."""
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Write a gateway's `number`th record, which may be lost."""
+        """Write the record with this number. It may be lost."""
 
 
 class DeliveryReports:
-    """The writer of a record for each group and minute with any deliveries."""
+    """The writer of delivery records: one for each group and minute with deliveries."""
 
     def __init__(self, deliveries: Deliveries, cluster: Cluster, evidence: DeliveryEvidence) -> None:
         self._deliveries = deliveries
@@ -228,20 +231,20 @@ class DeliveryReports:
                 await self.write()
 
     async def write(self) -> None:
-        """Write the counts since the last call. A topic without a known name is written with its id."""
+        """Write the counts since the last call. A topic whose name is unknown is written with its id."""
         self._deliveries.expire()
-        for record, topic_ids in self._deliveries.taken():
+        for record, topic_ids in self._deliveries.take_records():
             names = await self._names(topic_ids)
             named: list[Counted | Suspect] = [*record.rows, *record.suspects]
-            for one, topic_id in zip(named, topic_ids, strict=True):
-                one.topic = names.get(topic_id) or str(UUID(bytes=topic_id))
+            for entry, topic_id in zip(named, topic_ids, strict=True):
+                entry.topic = names.get(topic_id) or str(UUID(bytes=topic_id))
             self._evidence.write_deliveries(record, next(self._numbers))
 
     async def query_limits(self) -> None:
-        """Query delivery limits that are unknown or old. Groups without DESCRIBE_CONFIGS for the gateway's
-        principal have Kafka's default.
+        """Query delivery limits that are unknown or old. A group has Kafka's default if the gateway's
+        principal lacks DESCRIBE_CONFIGS on it.
         """
-        groups = self._deliveries.without_limit()
+        groups = self._deliveries.due_for_limit()
         if not groups:
             return
         resources = [

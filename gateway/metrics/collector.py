@@ -1,4 +1,4 @@
-"""Prometheus metrics of a gateway. All names begin with a prefix, for Kafka's group_coordinator_gateway."""
+"""Prometheus metrics of a gateway. All names begin with a prefix: `group_coordinator_gateway` for Kafka's."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,8 +13,8 @@ _BOUNDS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
 class GatewayCollector(Collector):
-    """A collector for prometheus_client. `numbers` returns the numbers at each scrape, on threads of the HTTP
-    server. If it raises TimeoutError, the scrape has only the metrics of other collectors.
+    """A collector for prometheus_client. Each scrape calls `numbers` on a thread of the HTTP server. If that
+    raises TimeoutError, the scrape has only the metrics of other collectors.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class GatewayCollector(Collector):
         """Yield the metrics with their current values."""
         try:
             numbers = self._numbers()
-        except TimeoutError:  # /healthz says that the event loop is stuck
+        except TimeoutError:  # /healthz reports that the event loop is stuck
             return
         for name in self._families:
             yield self._metric(name, numbers.get(name, {}))

@@ -17,7 +17,8 @@ from kafka_why.contract.messages import ErrorCode
 
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the histograms, in seconds. A last bucket without a bound follows."""
+"""The upper bounds of the histograms' buckets, in seconds. The last bucket, without a bound, is not listed.
+"""
 
 TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
 TOO_OFTEN_OF_IP = "connection_creation_rate"
@@ -42,12 +43,13 @@ class DurationHistogram:
 
 
 class GatewayCounts:
-    """Counts since the start. `refused` is by reason, one of REASONS. `answered` are durations of answered
-    requests by api key. `errors` are responses by api key and error code, other than 0. `items` are the
-    groups in requests about several groups, by api key. `throttled` is by api key, and `throttled_s` is the
-    total time for which requests were throttled. `held` is the number of steps of the event loop that took
-    too long, `held_s` their total time (`loop_watch`). `coordinator` are durations of the coordinator's
-    responses by the name of the request, without JoinGroup and SyncGroup, which it may park.
+    """Counts since the start. `refused` counts connections by reason, one of REASONS, and `closed` by reason.
+    `answered` has the durations of answered requests by api key. `errors` counts responses with an error by
+    api key and error code. `items` counts the groups in requests about several groups, by api key.
+    `throttled` counts requests by api key, and `throttled_s` is the total time for which they were throttled.
+    `held` is the number of steps of the event loop that took too long, and `held_s` their total time
+    (`gateway.running`). `coordinator` has the durations of the coordinator's responses by the name of the
+    request, without JoinGroup and SyncGroup, which the coordinator may park.
     """
 
     def __init__(self) -> None:
@@ -68,11 +70,11 @@ class GatewayCounts:
 
 Labels = tuple[str, ...]
 Values = dict[Labels, list[float]]
-"""By label values. A counter or a gauge is one number; a histogram has a number for each bucket, then the
-sum.
+"""The values of a metric, by label values. A counter or a gauge has one number. A histogram has a number for
+each bucket, and then the sum.
 """
 Numbers = dict[str, Values]
-"""By the name in FAMILIES."""
+"""The values of all metrics, by the name in FAMILIES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +156,8 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def counted(counts: GatewayCounts) -> Numbers:
-    """Return the counters as numbers. Every reason of a refusal is present from the start, because a series'
-    first value is not an increase for Prometheus.
+    """Return the counters as numbers. All reasons of refusals are present from the start, because Prometheus
+    does not see the first value of a series as an increase.
     """
     return {
         "connections_accepted": {(): [counts.accepted]},
@@ -174,7 +176,7 @@ def counted(counts: GatewayCounts) -> Numbers:
     }
 
 
-def added(all_numbers: Sequence[Numbers]) -> Numbers:
+def sum_numbers(all_numbers: Sequence[Numbers]) -> Numbers:
     """Return the sum of the numbers of several processes."""
     total: Numbers = {}
     for numbers in all_numbers:
@@ -196,10 +198,10 @@ def _add(into: Values, labels: Labels, value: list[float]) -> None:
 
 
 def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
-    """Return histograms by label. Those with the same label (unknown apis) are added up."""
+    """Return histograms by label. Histograms with the same label (unknown APIs) are added up."""
     total: Values = {}
-    for label, one in durations:
-        _add(total, (label,), [*one.buckets, one.sum_s])
+    for label, histogram in durations:
+        _add(total, (label,), [*histogram.buckets, histogram.sum_s])
     return total
 
 

@@ -19,7 +19,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.authorization.sources import AclOptions
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import GroupsView
-from gateway.deliveries.service import Deliveries, DeliveryEvidence, DeliveryReports, delivered
+from gateway.deliveries.service import Deliveries, DeliveryEvidence, DeliveryReports, delivery_numbers
 from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
@@ -233,7 +233,7 @@ class Gateway:
             "parked_bytes": {(): [self._shared.parked_memory.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
-            **delivered(self._shared.services.deliveries),
+            **delivery_numbers(self._shared.services.deliveries),
         }
 
     async def close(self) -> None:

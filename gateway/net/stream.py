@@ -266,7 +266,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     @property
     def has_incomplete_frame(self) -> bool:
         """True if a part of the last frame has not arrived."""
-        return self._reading.buffer.partial
+        return self._reading.buffer.has_partial
 
 
 HELD_MAX_BYTES = READ_BYTES

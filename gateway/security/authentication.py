@@ -1,7 +1,7 @@
 """Authentication of clients: TLS at the listeners, SASL, and the files of both.
 
-The files are read again when they change. New connections and new authentications then use the new ones. If a
-file cannot be used, the earlier content stays in use and an error is logged.
+The files are read again when they change. New connections and new authentications then use the new content.
+If a file cannot be used, the earlier content stays in use and an error is logged.
 """
 
 import asyncio
@@ -57,9 +57,9 @@ class ClientAuth(StrEnum):
 
 
 class SecuritySettings(Struct, frozen=True, kw_only=True):
-    """The security settings of a listener. `keystore` is the certificate in PEM, or None for plain text.
-    `key` is its key, or None if it is in the same file. If `mechanisms` is None, they are those with entries
-    in the users and JWKS files.
+    """The security settings of a listener. `keystore` is the file of the certificate in PEM, or None for
+    plain text. `key` is the file of its key, or None if the key is in the same file. If `mechanisms` is None,
+    clients may use the mechanisms that have entries in the users and JWKS files.
     """
 
     keystore: Path | None = None
@@ -79,7 +79,7 @@ class SecuritySettings(Struct, frozen=True, kw_only=True):
 
 
 def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettings:
-    """Parse settings by their names. `given` are the files given as options of the command. Raises
+    """Parse settings by their names. `given` has the files that are options of the command. Raises
     SecurityError, whose text contains no values.
     """
     found: dict[str, Any] = {name: path for name, path in given.items() if path is not None}
@@ -96,10 +96,10 @@ def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettin
             raise SecurityError(f"{name} and an option of the command name the same file")
         if field is not None:
             (tokens if field in TokenSettings.__struct_fields__ else found)[field] = value
-    return _checked(SecuritySettings(**found, tokens=TokenSettings(**tokens)))
+    return _validated(SecuritySettings(**found, tokens=TokenSettings(**tokens)))
 
 
-def _checked(settings: SecuritySettings) -> SecuritySettings:
+def _validated(settings: SecuritySettings) -> SecuritySettings:
     """Return the settings. Raises SecurityError if they contradict each other."""
     if settings.key is not None and settings.keystore is None:
         raise SecurityError("a TLS key needs its certificate")
@@ -117,7 +117,7 @@ def _checked(settings: SecuritySettings) -> SecuritySettings:
     return settings
 
 
-def _pem(text: str) -> None:
+def _require_pem(text: str) -> None:
     if text.upper() != "PEM":
         raise ValueError("only PEM can be read")
 
@@ -164,13 +164,13 @@ def _client_auth(text: str) -> ClientAuth:
         raise ValueError(f"is one of {', '.join(ClientAuth)}") from None
 
 
-# Kafka's names: the field of SecuritySettings or TokenSettings, and how the text is read.
+# By Kafka's name: the field of SecuritySettings or TokenSettings, and the parser of the text.
 _PARSERS: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
     "ssl.keystore.location": ("keystore", Path),
-    "ssl.keystore.type": (None, _pem),
+    "ssl.keystore.type": (None, _require_pem),
     "ssl.key.password": ("key_password", str),
     "ssl.truststore.location": ("truststore", Path),
-    "ssl.truststore.type": (None, _pem),
+    "ssl.truststore.type": (None, _require_pem),
     "ssl.client.auth": ("client_auth", _client_auth),
     "ssl.principal.mapping.rules": ("mapper", _mapper),
     "sasl.enabled.mechanisms": ("mechanisms", _mechanisms),
@@ -186,8 +186,9 @@ _PARSERS: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
 
 # TLS at the listeners: the certificate, and the CAs of the clients' certificates.
 #
-# A listener keeps the context with which it was opened. So each handshake sets the current files' context, in
-# the callback for the server's name, which OpenSSL calls at every handshake, even without a name.
+# A listener keeps the context with which it was opened. So each handshake gets the context of the current
+# files in the callback for the server's name. OpenSSL calls this callback at every handshake, even without a
+# name.
 
 
 _VERIFY = {
@@ -198,7 +199,7 @@ _VERIFY = {
 
 
 def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
-    """Return the TLS context of the settings' files, which include a certificate. Raises SecurityError."""
+    """Return the TLS context of settings that have a certificate. Raises SecurityError."""
     assert settings.keystore is not None
     context = _empty_context(settings)
     try:
@@ -213,7 +214,7 @@ def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
     return context
 
 
-def following(settings: SecuritySettings, files: WatchedFiles[ssl.SSLContext]) -> ssl.SSLContext:
+def listener_context(settings: SecuritySettings, files: WatchedFiles[ssl.SSLContext]) -> ssl.SSLContext:
     """Return a listener's context, which does every handshake with the files' current context."""
 
     def use_current(handshake: ssl.SSLObject, _name: str | None, _listener: ssl.SSLContext) -> None:
@@ -243,7 +244,8 @@ T = TypeVar("T")
 
 class ListenerSecurity:
     """The security of a gateway's listeners. Without settings they use plain text, and clients do not
-    authenticate. `certificates`, `users` and `tokens` are the files' contents, None without a file.
+    authenticate. `certificates`, `users` and `tokens` are the contents of the files, each None without its
+    file.
     """
 
     def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
@@ -261,8 +263,8 @@ class ListenerSecurity:
         )
         self.users = _watched((settings.users,), partial(_users, settings))
         self.tokens = _watched((settings.jwks,), partial(_tokens, settings))
-        self.tls = None if self.certificates is None else following(settings, self.certificates)
-        """The context of the listeners, None for plain text."""
+        self.tls = None if self.certificates is None else listener_context(settings, self.certificates)
+        """The context of the listeners, or None for plain text."""
 
     @classmethod
     def read(
@@ -274,8 +276,8 @@ class ListenerSecurity:
         *,
         by_broker: bool = False,
     ) -> Self:
-        """Read the settings in `config`, and the files given as options of the command. Without `key`, the
-        certificate's file also has the key. Raises SecurityError.
+        """Read the settings in `config`, and the files that are options of the command. Without `key`, the
+        file of the certificate also has the key. Raises SecurityError.
         """
         try:
             properties = {} if config is None else read_properties(config)
@@ -294,8 +296,8 @@ class ListenerSecurity:
         return self.settings.users is not None or self.settings.jwks is not None
 
     def session(self, certificate: bytes | None) -> ClientSession:
-        """Return the session of a new connection. `certificate` is the client's in DER, or None if it sent
-        none.
+        """Return the session of a new connection. `certificate` is the client's certificate in DER, or None
+        if the client sent none.
         """
         if self.by_broker:
             return ClientSession(by_broker=True)
@@ -324,7 +326,7 @@ class ListenerSecurity:
                 files.refresh()
 
     def _mechanisms(self) -> Mechanisms:
-        """Return the factory of exchanges for each mechanism currently offered."""
+        """Return the function that begins an exchange, by the mechanisms that are offered now."""
         wanted = self.settings.mechanisms
         offered: dict[str, Callable[[], ServerExchange]] = {}
         if self.users is not None:
@@ -340,7 +342,9 @@ class ListenerSecurity:
 
 
 def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
-    """Return the given files, read by the path of the first one, or None if that is not given."""
+    """Return the files whose paths are given, read by the path of the first. Without a first path return
+    None.
+    """
     first = paths[0]
     if first is None:
         return None
@@ -367,5 +371,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text(error: Exception) -> str:
-    """Return the error without its quotes from a file, which may be secret."""
+    """Return the error without quotes from a file, because these may be secret."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

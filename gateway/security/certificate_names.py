@@ -1,7 +1,7 @@
 """The name in a client's certificate, and the rules that map it to a principal's name.
 
-The subject is text as Java's X500Principal.getName() writes it (RFC 2253), with the parts in the reverse
-order of the certificate. Kafka's principals and mapping rules depend on this form.
+The subject is written as Java's X500Principal.getName() writes it (RFC 2253): the order of its parts is the
+reverse of the certificate's. Kafka's principals and mapping rules depend on this form.
 
 The rules, `ssl.principal.mapping.rules`, are those of Kafka's SslPrincipalMapper: `DEFAULT`, the name itself,
 and `RULE:pattern/replacement/`, followed by `L` or `U` for lower or upper case. The first rule whose pattern
@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-# The keywords of RFC 2253. Other types of attributes are written as numbers, their values as bytes.
+# The keywords of RFC 2253. Other types of attributes are written as numbers, and their values as bytes.
 _KEYWORDS = {
     NameOID.COMMON_NAME: "CN",
     NameOID.COUNTRY_NAME: "C",
@@ -89,8 +89,8 @@ class NoMatchingRule(ValueError):
 
 
 class _Rule(Struct, frozen=True):
-    """A rule. If `pattern` is None, it returns the name itself. `replacement` has texts, and numbers of
-    groups.
+    """A rule. If `pattern` is None, the rule returns the name itself. `replacement` has texts, and numbers of
+    the pattern's groups.
     """
 
     pattern: re.Pattern[str] | None
@@ -134,7 +134,7 @@ class PrincipalMapper:
 
 
 def _parse(rule: str) -> _Rule | None:
-    """Parse a rule, None for an empty one, which is ignored. Raises InvalidRule."""
+    """Parse a rule. Return None for an empty rule, which is ignored. Raises InvalidRule."""
     match = _PARSER.match(rule)
     if match is None or match.end() != len(rule):
         raise InvalidRule(f"{rule!r} is neither DEFAULT nor RULE:pattern/replacement/[L|U]")
@@ -144,8 +144,9 @@ def _parse(rule: str) -> _Rule | None:
 
 
 def _parts(replacement: str, groups: int) -> list[str | int]:
-    """Split a replacement as Java does. A backslash makes the next character literal. `$12` is group 12 if
-    there are 12 groups, else group 1 followed by a 2. With three groups `$4` stays text. Raises InvalidRule.
+    """Split a replacement into texts and numbers of groups, as Java does. A backslash makes the next
+    character literal. `$12` is group 12 if there are 12 groups, else group 1 followed by a 2. With three
+    groups `$4` stays text. Raises InvalidRule.
     """
     parts: list[str | int] = []
     at = 0

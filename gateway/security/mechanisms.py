@@ -1,7 +1,7 @@
 """The server's side of SASL: PLAIN, SCRAM and OAUTHBEARER.
 
-OAUTHBEARER (RFC 7628): the client sends a JSON Web Token, which is checked as Kafka's validator does. For an
-invalid token the reply is the status as JSON, and the client's next message gets the error.
+OAUTHBEARER (RFC 7628): the client sends a JSON Web Token, which is checked as by Kafka's validator. The reply
+to an invalid token is the status as JSON. The reply to the client's next message is the error.
 """
 
 import binascii
@@ -24,17 +24,13 @@ from gateway.log_text import quoted
 from gateway.wire.framing import NAME_PATTERN, trimmed, unescaped
 from kafka_why.credentials import HASHES, ScramCredential, Users
 
-# The server's side of SASL: PLAIN and SCRAM. An exchange evaluates the client's bytes and returns the
-# server's.
-
-
-# The limit of a principal's length, because it is in every history entry that its requests cause.
+# The limit of a principal's length, because the principal is in every history entry that its requests cause.
 MAX_NAME_CHARS = 1_024
 
 
 class AuthenticationAccepted(Struct, frozen=True):
-    """The client is this user. `expires_at_ms` is the time at which its credential expires, or None if it
-    does not.
+    """The client is the user `name`. `expires_at_ms` is the time at which the client's credential expires, or
+    None if it does not expire.
     """
 
     name: str
@@ -50,8 +46,8 @@ class Continues(Struct, frozen=True):
 
 class AuthenticationRefused(Struct, frozen=True):
     """The authentication failed. `why` is for the log. `message` is for the client, and does not reveal which
-    part of its credentials is wrong. If it is None, the client gets a sentence that is the same for all
-    mechanisms.
+    part of the credentials is wrong. If `message` is None, the client gets a sentence that is the same for
+    all mechanisms.
     """
 
     why: str
@@ -65,7 +61,7 @@ class ServerExchange(Protocol):
     """The server's side of one authentication."""
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """Evaluate the client's next message. Never raises for any bytes."""
+        """Evaluate the client's next message, which may be any bytes. Raises nothing."""
 
 
 PLAIN = "PLAIN"
@@ -100,7 +96,7 @@ class PlainExchange:
 #
 # The messages have no channel binding, and a client may act only for itself. Delegation tokens (the extension
 # `tokenauth`) are refused. Unlike Kafka, this server checks that the client's last message repeats the header
-# of its first, as the RFC demands.
+# of the first message, as the RFC demands.
 
 
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -223,7 +219,9 @@ class InvalidToken(ValueError):
 
 
 class TokenSettings(Struct, frozen=True, kw_only=True):
-    """Kafka's settings `sasl.oauthbearer.*`. Without an issuer or an audience, any is accepted."""
+    """Kafka's settings `sasl.oauthbearer.*`. Without `issuer`, tokens of any issuer are accepted, and without
+    `audience` tokens for any audience.
+    """
 
     issuer: str | None = None
     audience: tuple[str, ...] = ()
@@ -259,7 +257,7 @@ class TokenValidator:
             self._keys.append(_Key(key.get("kid"), jwt.PyJWK(dict(key)).key, algorithms))
 
     def check(self, token: str) -> AuthenticationAccepted:
-        """Return the user of a valid token, and its expiry. Raises InvalidToken."""
+        """Return the user of a valid token, and the token's expiry. Raises InvalidToken."""
         claims = self._claims(token)
         claimed = claims.get(self._settings.sub_claim_name)
         name = trimmed(claimed) if isinstance(claimed, str) else ""
@@ -270,8 +268,8 @@ class TokenValidator:
         return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature. Claims may be of any type and size, so an
-        error that they cause is a refusal.
+        """Return the claims of a token with a valid signature. Claims may have any type and size, so any
+        error that they cause refuses the token. Raises InvalidToken.
         """
         refused = InvalidToken("no key of the JWKS file fits it")
         try:
@@ -279,14 +277,14 @@ class TokenValidator:
             for key in self._keys:
                 if header.get("kid") in (None, key.key_id) and header["alg"] in key.algorithms:
                     try:
-                        return self._decoded(token, key)
+                        return self._decode(token, key)
                     except InvalidSignatureError as error:
                         refused = InvalidToken(type(error).__name__)
         except Exception as error:
             raise InvalidToken(type(error).__name__) from error
         raise refused
 
-    def _decoded(self, token: str, key: "_Key") -> dict[str, Any]:
+    def _decode(self, token: str, key: "_Key") -> dict[str, Any]:
         settings = self._settings
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -347,7 +345,7 @@ class OAuthBearerExchange:
 
 def _is_scope(scope: object) -> bool:
     if isinstance(scope, list):
-        return all(isinstance(one, str) for one in scope)
+        return all(isinstance(part, str) for part in scope)
     return scope is None or isinstance(scope, str)
 
 

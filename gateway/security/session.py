@@ -1,8 +1,8 @@
 """The authentication state of one connection: SaslHandshake, SaslAuthenticate, and KIP-368.
 
 A session may expire: `connections.max.reauth.ms` after the authentication, or with the client's token. The
-client gets the lifetime, and authenticates again before the end, with the same mechanism and user. Afterwards
-it may only authenticate: any other request closes the connection.
+client gets the lifetime, and authenticates again before the session expires, with the same mechanism and
+user. A client whose session has expired may only authenticate: any other request closes the connection.
 """
 
 import time
@@ -25,7 +25,7 @@ from gateway.wire.codec import GatewayError
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 
 MIN_REAUTHENTICATION_INTERVAL_S = 1.0
-"""As in Kafka (KafkaChannel)."""
+"""The minimum interval between two authentications on a connection, as in Kafka (KafkaChannel)."""
 
 NO_LIMIT_MS = 0
 _MAX_LIFETIME_MS = 2**63 - 1
@@ -46,11 +46,11 @@ class AuthenticateReply(Struct, frozen=True):
 class ClientSession:
     """The authentication state of a connection.
 
-    `mechanisms` returns the current mechanisms by name. Without SASL at the gateway it is None, and
-    `principal` is given. With `by_broker` a broker authenticates them, and `accept` is called with its
-    result. `principal` is the client's as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client
-    has authenticated. `failed` is the reason why the authentication failed, after which the gateway closes
-    the connection, or None if it has not failed.
+    `mechanisms` returns the current mechanisms by name. It is None without SASL at the gateway. With
+    `by_broker` a broker authenticates the client, and `accept` is called with the result. `principal` is the
+    client's principal as Kafka writes it, `User:NAME`. It is `ANONYMOUS` until the client has authenticated.
+    `failed` is the reason why the authentication failed, or None. After a failure the gateway closes the
+    connection.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ClientSession:
         return [] if self._mechanisms is None else list(self._mechanisms())
 
     def handshake(self, mechanism: str) -> ErrorCode | GatewayError:
-        """Begin an authentication with this mechanism."""
+        """Begin an authentication with this mechanism. Return the error for the client."""
         if self._exchange is not None:
             return self._fail(GatewayError.ILLEGAL_SASL_STATE, "a second SaslHandshake")
         if self.is_authenticated and not self._may_begin_again():
@@ -128,7 +128,7 @@ class ClientSession:
             return AuthenticateReply(
                 GatewayError.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake before it"
             )
-        outcome = self._checked(self._exchange.evaluate(message))
+        outcome = self._refuse_other_user(self._exchange.evaluate(message))
         if isinstance(outcome, Continues):
             return AuthenticateReply(ErrorCode.NONE, auth_bytes=outcome.reply)
         if isinstance(outcome, AuthenticationRefused):
@@ -165,7 +165,7 @@ class ClientSession:
         self._begun_again_at_s = now_s
         return True
 
-    def _checked(self, outcome: ExchangeResult) -> ExchangeResult:
+    def _refuse_other_user(self, outcome: ExchangeResult) -> ExchangeResult:
         """Return the outcome, or a refusal if it would change the user of the session."""
         if isinstance(outcome, AuthenticationAccepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
@@ -178,7 +178,7 @@ class ClientSession:
         return outcome
 
     def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
-        """Return the time until the session expires, or None if it does not."""
+        """Return the time until the session expires, or None if it does not expire."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
             limits.append(remaining_ms(accepted.expires_at_ms))

@@ -2,8 +2,8 @@
 a subscription needs: the text attributes of resources, and the values of gauges and sums by name.
 
 Protocol Buffers are read in one pass, to a fixed depth, and up to FIELDS_MAX fields. Unknown fields are
-skipped, as usual. Groups, which the definition does not use, known fields of another kind, and texts that are
-not UTF-8 are refused.
+skipped, as usual. The reader refuses groups, which the definition does not use, known fields of another wire
+type, and texts that are not UTF-8.
 """
 
 import struct
@@ -21,7 +21,7 @@ from kafka_why.wire.primitives import read_varint
 # with its size. librdkafka sends one block without a header.
 _SNAPPY_JAVA = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES = 16
-_SNAPPY_JAVA_LEAST_BLOCK_BYTES = 1024  # that it can be set to; the default is 32 KiB
+_SNAPPY_JAVA_LEAST_BLOCK_BYTES = 1024  # the smallest block size that can be set; the default is 32 KiB
 _SIZE_BYTES = 4
 
 
@@ -40,14 +40,14 @@ class CompressionType(IntEnum):
 
 
 ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, CompressionType.SNAPPY)
-"""In a broker's order of preference. Clients use the first that they support."""
+"""The accepted types, in a broker's order of preference. Clients use the first type that they support."""
 
 
 class Decompressor:
-    """Decompresses streams up to a limit, so that a bomb costs no more than a normal payload.
+    """A decompressor with a limit, so that a decompression bomb costs no more than a normal payload.
 
-    Empty frames and blocks in 64 KiB cost pyarrow's streams less than 1 ms. Blocks of snappy-java are read
-    here, so their number has a limit, too.
+    pyarrow's streams take less than 1 ms for 64 KiB of empty frames and blocks. Blocks of snappy-java are
+    read by this class, so their number has a limit, too.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -59,7 +59,9 @@ class Decompressor:
         self._blocks_max = limit_bytes // _SNAPPY_JAVA_LEAST_BLOCK_BYTES
 
     def decompress(self, data: bytes, kind: CompressionType) -> bytes:
-        """Return the payload. Raises PayloadError, also beyond the limit of bytes or blocks."""
+        """Return the payload. Raises PayloadError, also if the payload exceeds the limit of bytes or
+        blocks.
+        """
         if kind is CompressionType.NONE:
             plain = data
         elif kind is CompressionType.SNAPPY:
@@ -111,7 +113,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_MAX_BYTES = 10
 _DOUBLE, _SFIXED64 = struct.Struct("<d"), struct.Struct("<q")
 
-# The numbers of fields, with the message if they differ between messages.
+# The numbers of fields, and the messages that have the fields.
 _RESOURCE_METRICS = 1  # of MetricsData
 _RESOURCE, _SCOPE_METRICS = 1, 2  # of ResourceMetrics
 _ATTRIBUTES = 1  # of Resource
@@ -145,7 +147,7 @@ def read_metrics(payload: bytes) -> list[ResourceMetrics]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A message within the payload."""
+    """The bounds of a message or a text within the payload."""
 
     begin: int
     end: int

@@ -1,8 +1,8 @@
-"""Clients' metrics (KIP-714): the subscription, the times at which a client may request it and push, the
+"""Clients' metrics (KIP-714): the subscription, the times at which a client may request it and push, and the
 record of a push. The times follow ClientMetricsManager and ClientMetricsInstance of org.apache.kafka.server
-in Kafka 4.4. Here an instance is a part of its connection, so nothing else has to limit or expire it. Kafka
-stores times by the id that the client sends. Here they belong to the connection, because a client could send
-another id each time.
+in Kafka 4.4. Kafka stores the times by the id that the client sends. Here they belong to the connection,
+because a client could send another id each time. So they end with the connection, and nothing has to expire
+them.
 """
 
 from base64 import urlsafe_b64encode
@@ -40,11 +40,11 @@ METRICS = (
     "consumer.coordinator.rebalance.latency.max",
     "consumer.coordinator.commit.latency.max",
 )
-"""The metrics that explain rebalances, by Kafka's names without the prefix. All are gauges without labels."""
+"""The metrics that explain rebalances, by Kafka's names without PREFIX. All are gauges without labels."""
 
 MAX_BYTES = 64 * 1024
-"""The limit of a payload, both as sent and decompressed. Clients push 2 KiB. Kafka: telemetry.max.bytes, 1
-MiB.
+"""The limit of a payload, both as sent and decompressed. Clients push about 2 KiB. Kafka's limit is 1 MiB
+(telemetry.max.bytes).
 """
 
 INTERVAL_MS = 60_000
@@ -56,7 +56,7 @@ _INT32_SIGN = 1 << 31
 
 @dataclass(frozen=True)
 class MetricsSubscription:
-    """The subscription of all clients. Another gateway with the same `interval_ms` has the same."""
+    """The subscription of all clients. Gateways with the same `interval_ms` have the same subscription."""
 
     interval_ms: int
 
@@ -66,11 +66,11 @@ class MetricsSubscription:
         return [PREFIX + name for name in METRICS]
 
     def id_for(self, client_instance_id: UUID) -> int:
-        """Return the id of the subscription for this client, a 32-bit number. As in Kafka it depends only on
-        both, so a client may push through any gateway.
+        """Return the id of the subscription for this client, a 32-bit number. As in Kafka, the id depends
+        only on the subscription and the client, so a client may push through any gateway.
         """
-        said = f"{self.requested_metrics}{self.interval_ms}".encode()
-        number = crc32(client_instance_id.bytes, crc32(said))
+        content = f"{self.requested_metrics}{self.interval_ms}".encode()
+        number = crc32(client_instance_id.bytes, crc32(content))
         return number - 2 * (number & _INT32_SIGN)
 
 
@@ -96,7 +96,7 @@ class ClientTelemetry:
 
 
 _RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has None
-# After one of these a client requests its subscription at once.
+# After one of these errors a client requests its subscription at once.
 _ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
 
 
@@ -110,7 +110,7 @@ class ClientMetricsInstance:
     _is_terminating: bool = False
 
     def accept_get(self, now_s: float, interval_s: float) -> int:
-        """Accept a GetTelemetrySubscriptions. Returns its error, 0 for none."""
+        """Accept or refuse a GetTelemetrySubscriptions. Return its error, or 0."""
         if now_s - max(self._last_get_s, self._last_push_s) >= interval_s:
             self._last_get_s = now_s
         elif self._last_error not in _ASK_AGAIN:
@@ -119,9 +119,8 @@ class ClientMetricsInstance:
         return ErrorCode.NONE
 
     def accept_push(self, now_s: float, interval_s: float, *, is_terminating: bool) -> int:
-        """Accept a PushTelemetry before reading its content. Returns its error, 0 for none. The first push
-        after a subscription may come at any time, and so may the client's last one, after which nothing may
-        follow.
+        """Accept or refuse a PushTelemetry before its content is read. Return its error, or 0. The first push
+        after a subscription may come at any time, and so may the client's terminating push, the last one.
         """
         if self._is_terminating:
             return ErrorCode.INVALID_REQUEST
@@ -133,7 +132,7 @@ class ClientMetricsInstance:
         return ErrorCode.NONE
 
     def answered(self, error: int) -> int:
-        """Record and return the error of the answer to a push, 0 for none."""
+        """Record and return the error in the answer to a push, or 0."""
         self._last_error = error
         return error
 
@@ -147,7 +146,7 @@ def is_valid_id(client_instance_id: UUID | None) -> bool:
 _GROUP_ID, _GROUP_INSTANCE_ID = "group_id", "group_instance_id"
 _MEMBER_IDS = "group_member_id", "member_id"
 ID_MAX_CHARS = 1_024
-"""A push with a longer id is not recorded, so a record has a few KiB at most."""
+"""A push with a longer id is not recorded, so a record has at most a few KiB."""
 
 
 class Pusher(TypedDict):
@@ -162,8 +161,8 @@ class Pusher(TypedDict):
 
 
 def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
-    """Return the record of a push, or None if it has no member id or none of the requested metrics. A client
-    that gets its member id between two metrics of a push sends two ids, and the last one counts.
+    """Return the record of a push, or None if the push has no member id or none of the requested metrics. A
+    client that gets its member id while it builds a push may send two ids. The last id counts.
     """
     attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
     if attributes is None:
@@ -185,9 +184,9 @@ def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTel
     )
 
 
-def kafka_uuid(one: UUID) -> str:
+def kafka_uuid(uuid: UUID) -> str:
     """Return an id as Kafka writes it, for example in clients' logs."""
-    return urlsafe_b64encode(one.bytes).decode().rstrip("=")
+    return urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
 
 
 def _member_id(attributes: Mapping[str, str]) -> str:
@@ -195,8 +194,8 @@ def _member_id(attributes: Mapping[str, str]) -> str:
 
 
 def _has_value(values: Mapping[str, float], name: str) -> bool:
-    """Return True if the metric has a value: clients send NaN for an average of nothing, and -1 for no
-    event.
+    """Return True if the metric has a value. Clients send NaN for an average of nothing, and -1 if there was
+    no event.
     """
     return name in values and isfinite(values[name]) and values[name] >= 0
 
@@ -211,8 +210,8 @@ _CLOSE_TIMEOUT_S = 2.0
 class TelemetryWriter:
     """A producer of the telemetry topic, for the event loop's thread.
 
-    A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` builds
-    the producer at the first record.
+    A record that cannot be written is dropped, with a log line. Clients do not wait for records. `producer`
+    is called at the first record.
     """
 
     def __init__(self, producer: Callable[[], Producer], layout: TopicLayout) -> None:
@@ -229,7 +228,7 @@ class TelemetryWriter:
         self._write(record.group_id, key, encode(record))
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Write this gateway's `number`th record of share groups."""
+        """Write the record of share groups that has this number at this gateway."""
         self._write(record.group_id, deliveries_key(record, number), encode(record))
 
     def _write(self, group_id: str, key: bytes, value: bytes) -> None:
@@ -242,7 +241,9 @@ class TelemetryWriter:
         producer.poll(0)
 
     def close(self) -> None:
-        """Write waiting records, for at most some seconds. For any thread, after the event loop has ended."""
+        """Write waiting records, for at most some seconds. Any thread may call this after the event loop has
+        ended.
+        """
         self._is_closing = True
         if self._producer is not None:
             self._producer.flush(_CLOSE_TIMEOUT_S)
@@ -256,12 +257,14 @@ class TelemetryWriter:
 
 
 def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> TelemetryWriter:
-    """Return a writer to the topic of this coordinator."""
+    """Return a writer to the telemetry topic of this coordinator."""
     return TelemetryWriter(partial(kafka_clients.telemetry_producer, client_config), layout)
 
 
 def expect_topic(client_config: ClientConfig, layout: TopicLayout) -> None:
-    """Raise TopicsMissing if there is no such topic, KafkaError if no broker answers."""
+    """Raise TopicsMissing if the telemetry topic is absent or has another number of partitions, and
+    KafkaError if no broker answers.
+    """
     with TopicReader(client_config) as reader:
         found = len(reader.partitions_of(layout.telemetry_topic))
     if found != layout.request_partitions:

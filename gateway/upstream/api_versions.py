@@ -13,40 +13,41 @@ from gateway.upstream.connections import CLIENT_ID, SOFTWARE, Address, UpstreamL
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 
-# After this time a broker's new version is noticed.
+# A broker's new version is noticed within this time.
 AGE_MAX_S = 30.0
 _FIRST_WITH_SOFTWARE = 3
 _CORRELATION_ID_BYTES = 4
 
-Rewritten = Callable[[RequestHeader, bytes], Awaitable[bytes]]
+Rewrite = Callable[[RequestHeader, bytes], Awaitable[bytes]]
+"""A function that changes a broker's response for clients."""
 
 
 class CachedApiVersions:
-    """A cache of ApiVersions, requested from any broker as the gateway's own principal, at most every
-    AGE_MAX_S for each version.
+    """A cache of ApiVersions responses. For each version a response is requested at most every AGE_MAX_S,
+    from any broker, as the gateway's own principal.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._cached: dict[int, tuple[bytes, float]] = {}
-        """By version: the response after the correlation id, and the time of the request."""
+        """The response without its correlation id, and the time of the request, by version."""
         self._requesting = asyncio.Lock()
 
-    async def response(self, header: RequestHeader, rewritten: Rewritten) -> bytes:
-        """Return the response to a request: a broker's, changed by `rewritten`. Raises UpstreamLost."""
+    async def response(self, header: RequestHeader, rewrite: Rewrite) -> bytes:
+        """Return a broker's response, changed by `rewrite`, to a request. Raises UpstreamLost."""
         cached = self._cached.get(header.api_version)
         if cached is None or (_is_old(cached) and not self._requesting.locked()):
             async with self._requesting:
                 cached = self._cached.get(header.api_version)
                 if cached is None or _is_old(cached):
                     cached = self._cached[header.api_version] = (
-                        await self._ask(header, rewritten, cached),
+                        await self._ask(header, rewrite, cached),
                         _now_s(),
                     )
         return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + cached[0]
 
     async def _ask(
-        self, header: RequestHeader, rewritten: Rewritten, cached: tuple[bytes, float] | None
+        self, header: RequestHeader, rewrite: Rewrite, cached: tuple[bytes, float] | None
     ) -> bytes:
         body = SOFTWARE if header.api_version >= _FIRST_WITH_SOFTWARE else {}
         request = codec.encode_request(
@@ -63,7 +64,7 @@ class CachedApiVersions:
             if cached is None:
                 raise
             return cached[0]
-        return (await rewritten(header, response))[_CORRELATION_ID_BYTES:]
+        return (await rewrite(header, response))[_CORRELATION_ID_BYTES:]
 
 
 def _is_old(cached: tuple[bytes, float]) -> bool:

@@ -36,12 +36,12 @@ def is_topic_name(name: str) -> bool:
 _METADATA_VERSION = 12
 
 TOPIC_AGE_MAX_S = 30.0
-# The time for which the gateway caches that a topic does not exist, and after which it finds a new one.
+# The time for which the gateway caches that a topic does not exist. A new topic is found within this time.
 _MISSING_AGE_MAX_S = 1.0
-# Above this number of answers, stale ones are removed, because clients may request any names.
+# Above this number of answers, stale answers are removed, because clients may request any names.
 _CACHED_MAX = 10_000
-# The maximum numbers of the caller's and of other callers' names or ids in one Metadata request. All of them
-# take about 15 ms of the event loop.
+# The maximum numbers of keys in one Metadata request: of the caller, and of other callers. A request with all
+# of them takes about 15 ms of the event loop.
 _LOOKED_UP_AT_ONCE = 500
 _SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
@@ -70,8 +70,8 @@ class AllTopics:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A broker's answer about a name or an id, to the request with this number. If `is_absent`, no topic has
-    the key. If `topic` is None otherwise, the broker returned another error.
+    """A broker's answer about a name or an id, to the request with the number `number`. With `is_absent` no
+    topic has the key. If `topic` is None without `is_absent`, the broker returned another error.
     """
 
     topic: ClusterTopic | None
@@ -81,8 +81,8 @@ class _Answer:
 
 
 class _Lookup(dict[K, _Answer]):
-    """The latest answers by name, or by id. `request` builds the entry of a key in a Metadata request.
-    Callers wait for the keys in `awaited`, and share one request.
+    """The latest answers by key: a name or an id. `request` builds the entry of a key in a Metadata request.
+    `awaited` are the keys for which callers wait. They share one request.
     """
 
     def __init__(self, request: Callable[[K], codec.Fields]) -> None:
@@ -98,7 +98,7 @@ class _Lookup(dict[K, _Answer]):
         return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
 
     def is_since(self, key: K, number: int) -> bool:
-        """Return True if a request later than this number has an answer about the key."""
+        """Return True if the key has an answer to a request with a higher number."""
         return key in self and self[key].number > number
 
     def cached(self, keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
@@ -112,8 +112,8 @@ class _Lookup(dict[K, _Answer]):
         return found
 
     def forget_stale(self) -> None:
-        """If there are many answers, remove the stale ones, and the oldest of those without a topic, whose
-        names clients choose.
+        """If there are many answers, remove the stale answers, and then the oldest answers without a topic,
+        because clients choose their names.
         """
         if len(self) > _CACHED_MAX:
             for key in [key for key in self if self.is_stale(key, TOPIC_AGE_MAX_S)]:
@@ -125,10 +125,10 @@ class _Lookup(dict[K, _Answer]):
 
 class Cluster:
     """A client of the brokers that requests metadata and caches it. One request runs at a time. Callers that
-    wait for it share the next one and its failure, so the number of requests does not grow with the callers.
-    Tenants whose names do not fit into one request take turns.
+    wait meanwhile share the next request and its failure, so the number of requests does not grow with the
+    number of callers. Tenants whose names do not fit into one request take turns.
 
-    `nodes` holds the address of every broker ever seen, by id. `live` holds the ids in the latest metadata.
+    `nodes` has the address of every broker ever seen, by id. `live` has the ids in the latest metadata.
     `access` has the gateway's own principal.
     """
 
@@ -166,7 +166,7 @@ class Cluster:
                 await self._metadata([])
 
     def update_brokers(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
-        """Store the brokers' addresses from a broker's response."""
+        """Store addresses from a broker's response. With `all_of_them` they are those of all live brokers."""
         self.nodes.update(brokers)
         if all_of_them:
             self.live = sorted(brokers)
@@ -183,12 +183,12 @@ class Cluster:
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
-        """Return the age of the current request in seconds, 0 without one."""
+        """Return the seconds since the current request began, or 0 if no request runs."""
         return 0.0 if self._began_s is None else _now_s() - self._began_s
 
     def addresses(self) -> list[Address]:
-        """Return the addresses of brokers, live ones first, in a random order. Clients are therefore spread
-        over the brokers, and do not all wait for one that hangs.
+        """Return the addresses of the live brokers in a random order, and then those of the bootstrap
+        servers. So clients are spread over the brokers, and do not all wait for a broker that hangs.
         """
         live = random.sample(self.live, len(self.live))
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
@@ -197,7 +197,7 @@ class Cluster:
         self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[str, ClusterTopic]:
         """Return the existing topics of these names, by metadata no older than `age_max_s`. Invalid names are
-        not requested, because others share the request and its failure. Raises UpstreamLost.
+        not requested, because other callers share the request and its failure. Raises UpstreamLost.
         """
         return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
@@ -285,7 +285,7 @@ class Cluster:
         return {key: topic for key, topic in found.items() if topic is not None}
 
     async def _request(self, lookup: _Lookup[K], own: Iterable[K], arrived: int) -> None:
-        """Request metadata of a caller's own keys, and of other awaited ones."""
+        """Request metadata of a caller's own keys, and of other awaited keys."""
         keys = dict.fromkeys([*own, *islice(lookup.awaited, _SHARED_AT_ONCE)])
         for key in keys:
             lookup.awaited.pop(key, None)
@@ -298,8 +298,8 @@ class Cluster:
     @contextmanager
     def _running(self, arrived: int) -> Iterator[None]:
         """Mark a request as running. `arrived` is the number of the last request when the caller began to
-        wait. Raises UpstreamLost if a later one has failed, because this one would fail, too, while others
-        wait.
+        wait. Raises UpstreamLost if a later request has failed, because the caller's request would probably
+        fail, too, and other callers would wait for it.
         """
         if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
@@ -314,7 +314,7 @@ class Cluster:
             self._began_s = None
 
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[ClusterTopic]:
-        """Return the existing topics among these, which are cached, or all topics for None."""
+        """Request these topics and cache the answers, or all topics for None. Return existing topics."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
@@ -345,7 +345,7 @@ class Cluster:
         raise lost
 
     async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
-        """Send a request to the broker that answered last, else to any. Raises UpstreamLost."""
+        """Send a request to the broker that answered last, else to any broker. Raises UpstreamLost."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             with suppress(UpstreamLost):
@@ -374,8 +374,8 @@ def _now_s() -> float:
 
 
 class InternalTopics:
-    """The coordinator's own topics, `own`. `names` are those that clients see as internal: all, or none if
-    `exposed`. Patterns never match any of `own`, as for the topic watcher.
+    """The coordinator's own topics, `own`. `names` are the topics that clients see as internal: all of `own`,
+    or none with `exposed`. Patterns never match a topic of `own`, as for the topic watcher.
     """
 
     def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:

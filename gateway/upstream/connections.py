@@ -28,7 +28,7 @@ class BrokerAccess:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the access of a Kafka client's settings under kafka-python's names. Raises
+        """Return the access of a Kafka client's settings, which have kafka-python's names. Raises
         ClientConfigError.
         """
         protocol = settings.get("security_protocol", "PLAINTEXT")
@@ -44,16 +44,16 @@ PLAIN_TEXT = BrokerAccess()
 
 
 _SIZE_BYTES = 4
-# Up to twice this many bytes of an unread response are buffered here. The rest stays at the broker.
+# Up to twice this many bytes of an unread response are buffered. The rest stays at the broker.
 READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"
 SOFTWARE: codec.Fields = MappingProxyType({"client_software_name": CLIENT_ID, "client_software_version": "1"})
-"""The gateway's ApiVersions from version 3 on."""
+"""The body of the gateway's ApiVersions requests from version 3 on."""
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2
 _UNSUPPORTED_SASL_MECHANISM = 33
-# The part of a session's lifetime after which it is renewed, as in Java's client: random for each session, so
-# that connections opened together are not renewed together.
+# The bounds of the part of its lifetime after which a session is renewed, as in Java's client. The part is
+# random, so that sessions that began together are not renewed together.
 _RENEWED_AFTER = 0.85, 0.95
 _TEXT_MAX_CHARS = 200
 
@@ -83,7 +83,7 @@ class Upstream:
         self._limits = limits
         self._access = access
         self._left: int | None = None
-        """The unread bytes of the next response. None before its size is read."""
+        """The number of unread bytes of the next response, or None before its size is read."""
         self._is_answered = False
         self._due_at_s: float | None = None
 
@@ -141,7 +141,7 @@ class Upstream:
             self._due_at_s = asyncio.get_running_loop().time() + lifetime_s
 
     async def _log_in(self) -> int:
-        """Authenticate, and return the session's lifetime in ms, 0 if it has no end."""
+        """Authenticate, and return the session's lifetime in ms, or 0 if it has no end."""
         assert self._access.sasl is not None
         mechanism = self._access.sasl.mechanism
         agreed = await self._ask(ApiKey.SaslHandshake, _HANDSHAKE_VERSION, {"mechanism": mechanism})
@@ -177,11 +177,11 @@ class Upstream:
             raise self._lost(f"its response is malformed: {error}") from error
 
     async def request(self, message: bytes) -> bytes:
-        """Return the response to a request, after an authentication if that is due. No other request may be
+        """Authenticate again if that is due, send a request, and return the response. No other request may be
         in flight. Raises UpstreamLost.
 
         After any exception, including cancellation, the connection is closed, because a late response would
-        be mistaken for the next.
+        be mistaken for the response to the next request.
         """
         try:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
@@ -204,15 +204,14 @@ class Upstream:
             raise self._lost(_reason(error)) from error
 
     async def receive(self) -> bytes:
-        """Return the next response. Raises UpstreamLost. Cancellation loses no response."""
+        """Return the next response. If this is cancelled, no response is lost. Raises UpstreamLost."""
         response = await self._exactly(await self.next_bytes())
         self._is_answered, self._left = True, None
         return response
 
     async def next_bytes(self) -> int:
-        """Return the size of the next response, of which nothing is read yet. Raises UpstreamLost.
-
-        Only the size field limits it.
+        """Return the size of the next response, of which nothing is read yet. The size has no limit. Raises
+        UpstreamLost.
         """
         if self._left is None:
             size = int.from_bytes(await self._exactly(_SIZE_BYTES), "big", signed=True)
@@ -222,7 +221,7 @@ class Upstream:
         return self._left
 
     async def receive_part(self) -> bytes:
-        """Return the available bytes, at least one, of the response whose size was read. Raises
+        """Wait for the next bytes of the response whose size was read, and return them. Raises
         UpstreamLost.
         """
         assert self._left
@@ -256,7 +255,7 @@ class Upstream:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why a connection failed. OpenSSL's text is in attributes of its errors."""
+    """Return the reason why a connection failed. The text of OpenSSL is in attributes of an SSLError."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

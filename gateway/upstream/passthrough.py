@@ -27,8 +27,9 @@ class CannotRead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SaslReply:
-    """A response to a SASL request. `accepted` is the user that the broker authenticated, for `lifetime_ms`
-    (0: forever). `failed` is the reason to disconnect the client after the response.
+    """The broker's response to a SASL request, and its meaning. `accepted` is the user whom the broker has
+    authenticated, or None. `lifetime_ms` is the lifetime of the session, or 0 if it has no end. `failed` is
+    the reason to disconnect the client after the response, or None.
     """
 
     response: bytes
@@ -45,7 +46,7 @@ class PassedSasl:
         self._name: str | None = None
 
     async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> SaslReply:
-        """Relay a request, and return the reply. No other request may be pending. Raises ProtocolError,
+        """Relay a SASL request, and return the reply. No other request may be pending. Raises ProtocolError,
         UpstreamLost.
         """
         request = codec.decode_passed(header, message)
@@ -81,11 +82,11 @@ class PassedSasl:
                 code = GatewayError.SASL_AUTHENTICATION_FAILED
                 fields = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
                 return SaslReply(codec.encode_response(header, fields), failed=str(error))
-        # In version 0 the broker does not report when the session ends.
-        asked = header.at_version(max(header.api_version, _FIRST_WITH_LIFETIME))
-        sent = message[:2] + asked.api_version.to_bytes(2, "big") + message[4:]
-        response, answer = await _ask(asked, sent, upstream)
-        if asked != header:
+        # In version 0 the broker does not report when the session ends, so the request is sent in version 1.
+        raised = header.at_version(max(header.api_version, _FIRST_WITH_LIFETIME))
+        sent = message[:2] + raised.api_version.to_bytes(2, "big") + message[4:]
+        response, answer = await _ask(raised, sent, upstream)
+        if raised != header:
             fields = {name: getattr(answer, name) for name in ("error_code", "error_message", "auth_bytes")}
             response = codec.encode_response(header, fields)
         if answer.error_code:
@@ -97,8 +98,9 @@ class PassedSasl:
         return SaslReply(response, name, answer.session_lifetime_ms)
 
     def _is_end(self, auth_bytes: bytes) -> bool:
-        """Return True if the broker's answer without an error is the last one. That of SCRAM has the broker's
-        signature. That of OAUTHBEARER is empty, unless it contains an error, which the client has to answer.
+        """Return True if the broker's answer without an error is the last of the exchange. The last answer of
+        SCRAM has the broker's signature. An answer of OAUTHBEARER is empty, unless it has an error, which the
+        client has to answer.
         """
         if str(self._mechanism).startswith("SCRAM-"):
             return auth_bytes.startswith(b"v=")

@@ -1,8 +1,8 @@
 """The gateway's side of SASL towards the brokers, without IO: PLAIN, SCRAM and OAUTHBEARER.
 
-kafka-python has the mechanisms. This module adds to its SCRAM (RFC 5802) a minimum number of iterations, and
-calculates the salted password once for all connections, because that takes milliseconds and the gateway has a
-connection for each client.
+kafka-python has the mechanisms. To its SCRAM (RFC 5802) this module adds a minimum number of iterations. It
+also calculates the salted password only once for all connections, because that takes milliseconds and the
+gateway has a connection for each client.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 # The minimum that Kafka's brokers store: org.apache.kafka.common.security.scram.internals.ScramMechanism.
 _MIN_ITERATIONS = 4096
-# A broker has one salt for a user and mechanism. It changes with the password.
+# More salted passwords are not cached. A broker has one salt for a user and mechanism until the password
+# changes.
 _SALTED_MAX = 16
 
 
@@ -40,9 +41,9 @@ class ClientExchange(Protocol):
 
 
 class Sasl:
-    """The gateway's own SASL credentials. `settings` are kafka-python's, by its names (`sasl_mechanism`,
-    `sasl_plain_username` and so on; a name for SCRAM is already escaped: RFC 5802, section 5.1). Raises
-    ClientConfigError for another mechanism.
+    """The gateway's own SASL credentials. `settings` have kafka-python's names, such as `sasl_mechanism`. A
+    user name for SCRAM is already escaped (RFC 5802, section 5.1). Raises ClientConfigError for an unknown
+    mechanism.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -58,7 +59,7 @@ class Sasl:
         """Begin an authentication."""
         if self.mechanism.startswith("SCRAM-"):
             return _Scram(self._settings, self._salted)
-        # Without `security_protocol`, for which it would log a warning for each connection.
+        # Without `security_protocol`, because kafka-python would log a warning about it for each connection.
         given = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
         return cast(ClientExchange, get_sasl_mechanism(self.mechanism)(**given))
 

@@ -1,5 +1,5 @@
-"""The share groups of the cluster (KIP-932): the coordinators in charge of them, and the broker of a group if
-these are the brokers'.
+"""The share groups of the cluster (KIP-932): the coordinators in charge of them, and the broker that
+coordinates a group if the brokers are in charge.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _METADATA_VERSION, _FIND_VERSION, _DESCRIBE_VERSION = 12, 4, 1
 FIRST_WITH_FEATURES = 3
 """The first version of ApiVersions whose response has the brokers' features."""
 SHARE_VERSION = "share.version"
-"""The brokers' feature."""
+"""The brokers' feature of share groups."""
 _FIRST_LEVEL = 1  # of SHARE_VERSION
 _AGE_MAX_S = 30.0
 _ABSENT_AGE_MAX_S = 1.0
@@ -42,8 +42,8 @@ class Coordinators(StrEnum):
 
 
 class ShareGroups:
-    """The coordinators of share groups, and the leaders of the brokers' offsets topic if these are the
-    brokers'.
+    """The coordinators of share groups, and the leaders of the brokers' offsets topic if the brokers are in
+    charge.
 
     The leaders are requested in the background, so no request waits for them. A client that is sent to the
     wrong broker gets NOT_COORDINATOR from it, and looks for the coordinator again.
@@ -86,7 +86,9 @@ class ShareGroups:
         self._level = level
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """Return the broker that coordinates a share group, or None if it is unknown."""
+        """Return the broker that coordinates a share group, or None if it is unknown or the brokers are not
+        in charge.
+        """
         if not self.are_at_brokers or not self._leaders:
             return None
         find = partition_of_offsets if len(group_id) > CACHED_MAX_CHARACTERS else _cached_partition
@@ -97,8 +99,8 @@ class ShareGroups:
         self._found_s = None
 
     def refresh_leaders(self, group_id: str) -> None:
-        """Request the leaders in the background if they are stale. The cluster's first request creates the
-        topic, as a client's search for this group's coordinator would.
+        """Request the leaders in the background if they are stale. If the offsets topic does not exist, the
+        request creates it, as a client's search for this group's coordinator would.
         """
         age_max_s = _AGE_MAX_S if self._leaders else _ABSENT_AGE_MAX_S
         is_fresh = self._found_s is not None and _now_s() - self._found_s <= age_max_s
@@ -106,7 +108,7 @@ class ShareGroups:
             self._finding = asyncio.create_task(self._find(group_id))
 
     async def existing(self, node_id: int | None, group_ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids of the share groups among these that this broker coordinates. Raises
+        """Return those of `group_ids` that are share groups of this broker's coordinator. Raises
         UpstreamLost.
         """
         address = None if node_id is None else self._cluster.nodes.get(node_id)
@@ -138,7 +140,7 @@ class ShareGroups:
         self._leaders, self._found_s = leaders, _now_s()
 
     async def _ask_leaders(self) -> list[int]:
-        """Return the leader of each partition, in order, or an empty result without the topic."""
+        """Return the leader of each partition, in order, or an empty list if the topic does not exist."""
         request = {
             "topics": [{"name": _OFFSETS_TOPIC, "topic_id": None}],
             "allow_auto_topic_creation": False,

@@ -31,9 +31,9 @@ CONNECTIONS_PER_BROKER = 8
 
 
 class OwnRequests:
-    """The gateway's own requests to brokers by node id. It has at most CONNECTIONS_PER_BROKER connections to
-    each broker, each with one request at a time, and keeps idle connections open. Only for repeatable
-    requests, because an idle connection may have ended unnoticed.
+    """The gateway's own requests to brokers by node id. Each broker has at most CONNECTIONS_PER_BROKER
+    connections, each with one request at a time. Idle connections stay open. An idle connection may have
+    ended unnoticed, so requests may be sent twice and have to be repeatable.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -43,7 +43,7 @@ class OwnRequests:
         self._capacity: dict[Address, CapacityLimiter] = {}
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
-        """Return the response of this broker, or of any if `node_id` is None. Raises UpstreamLost."""
+        """Return the response of this broker, or of any broker if `node_id` is None. Raises UpstreamLost."""
         if node_id is not None:
             return await self._ask(await self._address(node_id), api_key, version, body)
         for live in self._cluster.live:
@@ -61,7 +61,7 @@ class OwnRequests:
             return await self._ask_on(upstream, idle, api_key, version, body)
 
     def close(self) -> None:
-        """Close the idle connections. The others end with their requests."""
+        """Close the idle connections. Other connections end with their requests."""
         for idle in self._idle.values():
             for upstream in idle:
                 upstream.close()
@@ -94,7 +94,8 @@ _CACHED_ID_MAX_CHARS = 250  # an id may have 32 KiB
 _TOPIC_AGE_MAX_S = 5.0
 _RETRY_PAUSE_S = 0.05
 
-# The transaction's coordinator is another broker, now or soon.
+# Errors after which the transaction's coordinator is looked up again: it moves, or has moved, to another
+# broker.
 _RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -150,8 +151,8 @@ class Transactions:
         return partition_of(group_id, self._partitions)
 
     async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
-        """Add a markers partition to a transaction by a request to this broker (None for any). Return the
-        error code. Raises UpstreamLost.
+        """Add a markers partition to a transaction by a request to this broker, or to any broker if `node_id`
+        is None. Return the error code. Raises UpstreamLost.
         """
         body = {
             "v3_and_below_transactional_id": producer.transactional_id,
@@ -174,7 +175,7 @@ class Transactions:
 
         return await self._at_coordinator(producer.transactional_id, ask, int)
 
-    async def described(self, transactional_id: str) -> Any:
+    async def describe(self, transactional_id: str) -> Any:
         """Return the coordinator's description of a transaction, an entry of DescribeTransactionsResponse.
         Raises UpstreamLost, CoordinatorRefused.
         """
@@ -187,7 +188,7 @@ class Transactions:
         return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
 
     async def position(self, partition: int) -> MarkersEnd:
-        """Return the end of a markers partition at its leader: all earlier records can be read. Raises
+        """Return the end of a markers partition at its leader. All records before it can be read. Raises
         UpstreamLost.
         """
         while True:
@@ -210,7 +211,9 @@ class Transactions:
     async def _at_coordinator(
         self, transactional_id: str, ask: Callable[[int], Awaitable[T]], error_of: Callable[[T], int]
     ) -> T:
-        """Query a transaction's coordinator. If it has moved, or its broker is lost, query the next one."""
+        """Query a transaction's coordinator. If it has moved, or its broker is lost, look it up and query
+        again.
+        """
         while True:
             node_id = await self._coordinator(transactional_id)
             try:

@@ -1,1 +1,1 @@
-"""Kafka's wire protocol as bytes: frames, messages, and partial reading without decoding. No IO."""
+"""Kafka's wire protocol as bytes: frames, messages, and partial reading without decoding."""

@@ -1,8 +1,8 @@
-"""Encoding and decoding of messages, by kafka-python's messages, which are built from Kafka's own schemas,
-those of NEWER_MESSAGES, and those of `kafka_why.wire.group_descriptions`.
+"""Encoding and decoding of messages. Their classes are built from Kafka's own schemas: kafka-python's
+classes, NEWER_MESSAGES, and those of `kafka_why.wire.group_descriptions`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
-mappings with these names. Fields that the version lacks are left out, missing fields have their default.
+mappings with these names. Fields that the version lacks are left out. Missing fields get their default.
 """
 
 import weakref
@@ -56,7 +56,9 @@ class NewerApiKey(IntEnum):
 
 
 def _newer(message: type[ApiMessage], patch: Patch) -> Any:
-    """Return a class of the same name with the patched definition. kafka-python's clients keep theirs."""
+    """Return a class of the same name with the patched definition. kafka-python's clients keep the
+    original.
+    """
 
     def json_patch(_: type, json: Any) -> Any:
         patch(json)
@@ -65,13 +67,13 @@ def _newer(message: type[ApiMessage], patch: Patch) -> Any:
     body: dict[str, Any] = {"json_patch": classmethod(json_patch)}
     newer = new_class(message.__name__, (message,), {}, lambda attributes: attributes.update(body))
     if not message.is_request():
-        # A response's definition also registers itself as the one that clients decode.
+        # The new class has registered itself for the decoding by kafka-python's clients.
         ResponseClassRegistry.register_response_class(weakref.proxy(message))
     return newer
 
 
 def _up_to(version: int, *fields: Schema) -> Patch:
-    """Return a patch that adds versions up to this one, and these fields at the end of the message."""
+    """Return a patch that adds the versions up to `version`, and `fields` at the end of the message."""
 
     def patch(json: Any) -> None:
         json["validVersions"] = f"0-{version}"
@@ -93,7 +95,7 @@ def _topics_by_id(json: Any) -> None:
     topics["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+"})
 
 
-def _with_messages(json: Any) -> None:
+def _with_error_messages(json: Any) -> None:
     """Patch DeleteGroups: each error has a text from version 3 on."""
     json["validVersions"] = "0-3"
     text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+"}
@@ -119,7 +121,7 @@ NEWER_MESSAGES: tuple[Any, ...] = (
     _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
     _newer(metadata.ApiVersionsResponse, _up_to(5)),
     _newer(admin.DeleteGroupsRequest, _up_to(3)),
-    _newer(admin.DeleteGroupsResponse, _with_messages),
+    _newer(admin.DeleteGroupsResponse, _with_error_messages),
     _newer(producer.TxnOffsetCommitRequest, _topics_by_id),
     _newer(producer.TxnOffsetCommitResponse, _topics_by_id),
 )
@@ -141,7 +143,7 @@ _INT32 = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")  # and the client id
 _CORRELATION_ID_BYTES = 4
 _ERROR_ALONE = {"error_code"}
-# These are frequent or may be long.
+# The APIs whose responses are frequent or may be long.
 _FREQUENT = frozenset(
     {
         ApiKey.OffsetCommit,
@@ -186,13 +188,13 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     elif header.api_key in _FREQUENT:
         body = _encoder(RESPONSES[header.api_key], header.api_version).encode(response)
     else:
-        body = _encoded(*api, response)
+        body = _encode_body(*api, response)
     return _INT32.pack(header.correlation_id) + _response_tags(*api) + body
 
 
 def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
     """Encode a response in parts. The entries of an `EncodedList`, which is the last field, are one of the
-    parts, so many responses may have the same entries without a copy.
+    parts, so many responses can share the entries without a copy.
     """
     lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
     name, last = next(lists, ("", None))
@@ -244,7 +246,7 @@ def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Paus
 
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
-    """Replace the body of a request with one of the same version. The header does not change."""
+    """Return the message with the body `request`, which has the same version. The header does not change."""
     at = _body_at(header, message)
     request.with_header()  # a decoded DeleteTopics does not encode without a header
     return message[:at] + bytes(request.encode())
@@ -277,16 +279,16 @@ def _encoder(kind: Any, api_version: int) -> SchemaEncoder:
     return SchemaEncoder(kind.json, api_version)
 
 
-def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
+def _encode_body(api_key: int, api_version: int, response: Fields) -> bytes:
     return bytes(_message(RESPONSES[api_key], response, version=api_version).encode())
 
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    """Encode a response that is only an error code. The result is cached, because the responses to
-    Heartbeat, the most frequent request, are few distinct ones.
+    """Encode a response that is only an error code. The result is cached, because Heartbeat, the most
+    frequent request, has only a few different responses.
     """
-    return _encoded(api_key, api_version, {"error_code": error_code})
+    return _encode_body(api_key, api_version, {"error_code": error_code})
 
 
 @cache

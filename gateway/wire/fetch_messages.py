@@ -1,12 +1,12 @@
-"""Fetch, ShareFetch and ShareAcknowledge that pass: the member id of requests is replaced, and responses are
-read in parts of any size. No IO here. Records are skipped: they are neither decoded nor stored. Each field is
-reported when it is read, so a response of any size takes no memory. A broker is trusted to send well-formed
-responses.
+"""Fetch, ShareFetch and ShareAcknowledge messages that pass: the member id of requests is replaced, and
+responses are read in parts of any size, without IO. Records are skipped: they are neither decoded nor stored.
+Each field is reported when it is read, so a response of any size takes no memory. A broker is trusted to send
+well-formed responses.
 
 If leaders have moved, a Fetch response (from version 16 on) and a ShareFetch response end with the addresses
 of brokers (KIP-951, KIP-932). A client must not see them, but they follow all records, when the size of the
 response has already been sent. So they become a tagged field with a tag that no client knows. A client skips
-it, and finds the leaders by Metadata, as before KIP-951.
+this field, and finds the leaders by Metadata, as before KIP-951.
 """
 
 from collections.abc import Callable, Generator
@@ -30,11 +30,12 @@ _ONE_BYTE_MAX = 0x7F  # of a length
 
 
 def with_member_id(header: RequestHeader, message: bytes, member_id: str) -> bytes:
-    """Return the request of another member, with an id of at most 126 bytes. Raises ProtocolError."""
+    """Return the request with another member id, of at most 126 bytes. Raises ProtocolError."""
     encoded = member_id.encode()
     length = len(encoded) + 1
     assert length <= _ONE_BYTE_MAX, "a longer length has more bytes"
-    begin = skip_compact_bytes(message, skip_tagged_fields(message, header.client_id_end))  # behind the group
+    group_at = skip_tagged_fields(message, header.client_id_end)
+    begin = skip_compact_bytes(message, group_at)
     end = skip_compact_bytes(message, begin)
     return b"".join((message[:begin], bytes([length]), encoded, message[end:]))
 
@@ -55,7 +56,7 @@ _ABORTED_BYTES = 8 + 8 + 1  # producer id, first offset, tagged fields
 _REPLICA_BYTES = 4 + 1  # preferred read replica, records
 
 _Walk = Generator[int, bytes, None]
-"""A walk through a response. It yields the number of bytes to read, or a negative number to skip."""
+"""A walk through a response. It yields the number of bytes to read, or minus the number of bytes to skip."""
 _Length = Generator[int, bytes, int]
 
 
@@ -66,18 +67,20 @@ def error_of(response: bytes) -> int:
 
 
 class ShareResponseHandler:
-    """A receiver of the fields of a ShareFetch or ShareAcknowledge response, in order. This one ignores
-    them.
+    """A receiver of the fields of a ShareFetch or ShareAcknowledge response, in order. This class ignores
+    them, and subclasses override its methods.
     """
 
     def begin(self, error_code: int, lock_ms: int | None) -> None:
         """Receive the top-level error, and AcquisitionLockTimeoutMs if this version has it."""
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
-        """Receive the outcome of a partition's acknowledgements: NONE for a partition without any."""
+        """Receive the outcome of a partition's acknowledgements. It is NONE if there were none."""
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
-        """Receive offsets, both included, that the member acquired in their `delivery_count`th delivery."""
+        """Receive the offsets `first` to `last`, which the member acquired, and the number of their
+        deliveries.
+        """
 
     def end(self) -> None:
         """Handle the end of all partitions."""
@@ -89,7 +92,9 @@ class PartialReader:
     def __init__(self, walk: _Walk) -> None:
         self._send = walk.send
         self._wanted = next(walk)
-        """The number of bytes that the walk waits for, or minus the number to skip. 0 after its end."""
+        """The number of bytes that the walk waits for, or minus the number to skip, or 0 after the walk's
+        end.
+        """
         self._buffered = b""
         """The first of the requested bytes, if they arrive in several parts."""
 
@@ -118,7 +123,9 @@ class PartialReader:
 
 
 class Tail:
-    """One response that passes in parts. The bytes after `walk` are held back, and `hide` changes them."""
+    """A response that passes in parts. The bytes after the end of `walk` are held back until `end` returns
+    them, changed by `hide`.
+    """
 
     def __init__(self, walk: _Walk, hide: Callable[[bytes], bytes]) -> None:
         self._reader = PartialReader(walk)
@@ -152,7 +159,8 @@ def share_response_reader(header: RequestHeader, handler: ShareResponseHandler) 
 
 _NODE_ENDPOINTS, _UNKNOWN = 0, 127  # tags
 _NO_ENDPOINTS = b"\x01"  # an empty array
-# The bytes before the value. Lengths from 128 on take one more byte, so one form does not fit all sizes.
+# The bytes before the value. A length from 128 on takes one more byte, so two forms are needed to fit all
+# sizes.
 _ONE_TAG, _TWO_TAGS = bytes([1, _UNKNOWN]), bytes([2, _UNKNOWN - 1, 0, _UNKNOWN])
 _LENGTH_MAX_BYTES = 5
 
@@ -167,7 +175,7 @@ def _with_unknown_tag(tags: bytes) -> bytes:
 
 def _without_endpoints(tail: bytes) -> bytes:
     """Hide the addresses of a ShareFetch response, which are its last array, before the tagged fields. They
-    become the value of a tagged field behind an empty array, so that the response keeps its size.
+    become the value of a tagged field after an empty array, so the response keeps its size.
     """
     length, _ = read_varint(tail, 0)
     if length <= 1:
@@ -229,7 +237,7 @@ def _share_partition(handler: ShareResponseHandler, topic_id: bytes, *, is_fetch
 
 
 def _sized(byte: int) -> _Walk:
-    """Skip a string or records, null or with a length that begins with this byte."""
+    """Skip a string or records, whose length begins with this byte. Null has the length 0."""
     size = (yield from _length(byte)) - 1
     if size > 0:
         yield -size

@@ -1,4 +1,4 @@
-"""Frames of Kafka's wire protocol, and reading parts of a request without decoding it. No IO here.
+"""Frames of Kafka's wire protocol, and reading parts of a request without decoding it, without IO.
 
 A frame is a 32-bit size and that many bytes. A request begins with its api key, api version, correlation id
 and client id; from header version 2 on, tagged fields follow.
@@ -37,17 +37,17 @@ class FrameBuffer:
         self._needed_bytes = _SIZE.size
 
     @property
-    def partial(self) -> bool:
+    def has_partial(self) -> bool:
         """True if a frame has begun and is incomplete."""
         return bool(self._chunks)
 
     @property
     def partial_bytes(self) -> int:
-        """The bytes of the frame that has begun."""
+        """The number of received bytes of an incomplete frame."""
         return self._bytes if self._chunks else 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add received bytes and return the frames they complete, without their sizes.
+        """Add received bytes, and return the frames that are now complete, without their sizes.
 
         Raises ProtocolError for a frame that is too large, as soon as its size is read.
         """
@@ -189,5 +189,5 @@ NAME_PATTERN = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 
 
 def unescaped(name: str) -> str:
-    """Decode a name in a message."""
+    """Decode the escapes of a name in a message."""
     return name.replace("=2C", ",").replace("=3D", "=")

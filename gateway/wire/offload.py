@@ -1,6 +1,6 @@
 """Encoding and decoding of large messages off the event loop, in one thread for all connections, in which
-clients take turns. Python code does not run in two threads at once. A thread releases the interpreter after
-5 ms, which would delay each turn of the loop. `pause` releases it earlier.
+clients take turns. Python code does not run in two threads at once. A thread keeps the interpreter for a
+switch interval, which would delay each turn of the loop. `pause` releases the interpreter earlier.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LONG = 1_000
 # The shortest sleep that lets another thread run.
 _PAUSE_S = 20e-6
 run = FairThread("gateway-codec").run
-"""Runs a function in the thread, as `FairThread.run`."""
+"""Runs a function in the thread (`FairThread.run`)."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,11 +45,11 @@ async def with_body(header: RequestHeader, message: bytes, request: Any) -> byte
     return await run_sized(message, codec.with_body, header, message, request)
 
 
-async def run_sized(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return the result of `make`, called in the thread if the message is large."""
+async def run_sized(message: bytes, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return the result of `work`, which is called in the thread if the message is large."""
     if len(message) <= AT_ONCE_BYTES:
-        return make(*args, **kwargs)
-    return await run(make, *args, **kwargs)
+        return work(*args, **kwargs)
+    return await run(work, *args, **kwargs)
 
 
 async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
@@ -58,8 +58,8 @@ async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
 
 
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
-    """Decode a response as `codec.decode_frequent` does. A response to the gateway itself has its own turn,
-    because several tenants may wait for it.
+    """Decode a response to the gateway itself, as `codec.decode_frequent` does. It does not use up the turn
+    of a tenant, because several tenants may wait for it.
     """
     if len(response) <= AT_ONCE_BYTES:
         return codec.decode_frequent(api_key, api_version, response)
@@ -84,13 +84,13 @@ def is_long(fields: Fields) -> bool:
 
 
 def _left(fields: Fields, left: int) -> int:
-    """Return `left` less the number of entries, negative if there are more."""
+    """Return `left` minus the number of entries. The result is negative if there are more."""
     for value in fields.values():
         if isinstance(value, list):
             left -= len(value)
             if left >= 0 and value and isinstance(value[0], Mapping):
-                for one in value:
-                    left = _left(one, left)
+                for entry in value:
+                    left = _left(entry, left)
                     if left < 0:
                         break
             if left < 0:

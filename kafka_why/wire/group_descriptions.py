@@ -16,8 +16,8 @@ def message_class(name: str, package: str = _SCHEMAS, **attributes: Any) -> Any:
 
 
 def _with_operations(_: type, json: Any) -> Any:
-    """Convert the authorized operations to a set, as kafka-python's own messages do. Kafka's schemas have
-    int32.
+    """Patch the type of the authorized operations, an int32 in Kafka's schemas, so that they are decoded to a
+    set, as in kafka-python's own messages.
     """
     (groups,) = (field for field in json["fields"] if field["name"] == "Groups")
     (operations,) = (field for field in groups["fields"] if field["name"] == "AuthorizedOperations")

@@ -1,4 +1,4 @@
-"""Numbers, lengths and tags of Kafka's binary messages, read strictly. No IO here."""
+"""Numbers, lengths and tags of Kafka's binary messages, read strictly and without IO."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 _INT32_MAX = 2**31 - 1
 
 STRING_MAX_BYTES = 2**15 - 1
-"""Kafka's bound in all versions."""
+"""The maximum size of a string, in all versions."""
 
 
 class ProtocolError(ValueError):
@@ -17,11 +17,11 @@ class ProtocolError(ValueError):
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned varint at `at`, and the position after it. Raises ProtocolError.
 
-    It must be encoded as by Kafka's ByteUtils.writeUnsignedVarint. A number of more than 31 bits is refused,
-    because Kafka's reader takes the 32nd bit for a sign and drops further ones. So is one that is longer than
-    needed.
+    The number must be encoded as by Kafka's ByteUtils.writeUnsignedVarint. A number of more than 31 bits is
+    refused, because Kafka's reader takes the 32nd bit for a sign and drops further bits. A number in more
+    bytes than needed is refused, too.
     """
-    if at < len(data) and data[at] < 0x80:  # a single byte, as most are
+    if at < len(data) and data[at] < 0x80:  # a single byte, as most numbers are
         return data[at], at + 1
     value = 0
     for shift in range(0, 35, 7):
@@ -58,7 +58,7 @@ def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
     return tag, at, skip(data, at, size)
 
 
-# How Kafka's JSON of a message (clients/src/main/resources/common/message) is written.
+# The notation of Kafka's JSON definitions of messages (clients/src/main/resources/common/message).
 
 
 Schema = Mapping[str, Any]
@@ -83,7 +83,7 @@ FORMATS = {
 def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
     """Return the untagged fields of a version of a structure, in order, as runs.
 
-    Successive fields of fixed size form one run, and any other field forms its own.
+    Successive fields of fixed size form one run, and any other field forms a separate run.
     """
     runs: list[list[Schema]] = []
     for field in schema["fields"]:

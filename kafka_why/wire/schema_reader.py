@@ -1,5 +1,5 @@
-"""Decodes messages by Kafka's own schemas: clients' requests, and the records of `__consumer_offsets`. See
-docs/decisions/0028.
+"""A decoder of messages by Kafka's own schemas: of clients' requests, and of the records of
+`__consumer_offsets` (docs/decisions/0028).
 
 The decoder accepts only the encodings that Kafka's writer produces, so that all later readers of the bytes
 get the same message as the gateway. It refuses numbers that are longer than needed or have more than 31 bits,
@@ -30,14 +30,14 @@ from kafka_why.wire.primitives import (
 )
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
-_NULL, _TAGGED_NULL, _THERE = 0xFF, 0, 1  # how a nullable structure begins
+_NULL, _TAGGED_NULL, _PRESENT = 0xFF, 0, 1  # the first byte of a nullable structure
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
 
-# A frame has budget for millions of entries. Reading this many takes 20 to 200 ms.
+# A frame could have millions of entries. Reading this many takes 20 to 200 ms.
 ELEMENTS_MAX = 50_000
 UNLIMITED = 2**31
-# The number of entries between two pauses. They take some tenths of a millisecond.
+# The number of entries between two pauses. Reading them takes some tenths of a millisecond.
 _BETWEEN_PAUSES = 128
 
 Pause = Callable[[], None]
@@ -45,7 +45,7 @@ Pause = Callable[[], None]
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of array entries and tags that one message may still have.
+    """The number of array entries and tags that the rest of a message may have.
 
     `pause` is called after every _BETWEEN_PAUSES entries.
     """
@@ -63,9 +63,9 @@ Step = Callable[[Any, bytes, int, EntryBudget], int]
 class SchemaReader:
     """A decoder of one version of a message into objects of `kind`.
 
-    `kind` is kafka-python's class of the message, or one with the same `json` (Kafka's schema) and `fields`
-    (the `data_class` of each structure). With `unknown_tags` False, a tag that is not in the schema is
-    refused, because other readers of the bytes may know it. With True it is skipped.
+    `kind` is kafka-python's class of the message, or a class with the same `json` (Kafka's schema) and
+    `fields` (the `data_class` of each structure). If `unknown_tags` is False, a tag that is not in the schema
+    is refused, because other readers of the bytes may know it. If it is True, such a tag is skipped.
     """
 
     def __init__(self, kind: Any, version: int, *, unknown_tags: bool) -> None:
@@ -108,11 +108,11 @@ class _Version:
         steps = self._steps(schema, kind)
 
         def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-            one = new(kind)
-            one._version, one.tags, one.unknown_tags = version, None, None
+            target = new(kind)
+            target._version, target.tags, target.unknown_tags = version, None, None
             for step in steps:
-                at = step(one, data, at, budget)
-            return one, at
+                at = step(target, data, at, budget)
+            return target, at
 
         return read
 
@@ -140,14 +140,14 @@ class _Version:
         inner = kind.fields[attribute_of(field)].data_class if "fields" in field else None
         if not name.startswith("[]"):
             null = (_TAGGED_NULL if is_tagged else _NULL) if nullable else None
-            return self._one(name, field, inner, null)
+            return self._single_value(name, field, inner, null)
         if name[2:] in FORMATS:
             return _number_array(self._count(nullable), FORMATS[name[2:]])
-        return _array(self._count(nullable), self._one(name[2:], field, inner, None))
+        return _array(self._count(nullable), self._single_value(name[2:], field, inner, None))
 
-    def _one(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """Return a reader of one value. `null` is the first byte of a null structure, or None if it cannot be
-        null.
+    def _single_value(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
+        """Return a reader of a value of the type `name`. `null` is the first byte of a null structure, or
+        None if the value cannot be null.
         """
         nullable = null is not None
         if name == "uuid":
@@ -170,21 +170,21 @@ def _numbers(fields: list[Schema]) -> Step:
     sizes = [Struct(">" + FORMATS[field["type"]]).size for field in fields]
     flags = [sum(sizes[:n]) for n, field in enumerate(fields) if field["type"] == "bool"]
 
-    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
+    def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
         for flag in flags:
             if data[at + flag] > 1:
                 raise ProtocolError(f"a bool of {data[at + flag]}")
         for name, number in zip(names, unpack(data, at), strict=True):
-            setattr(one, name, number)
+            setattr(target, name, number)
         return at + size
 
     return step
 
 
 def _into(name: str, value: Value) -> Step:
-    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
+    def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
         found, at = value(data, at, budget)
-        setattr(one, name, found)
+        setattr(target, name, found)
         return at
 
     return step
@@ -193,12 +193,12 @@ def _into(name: str, value: Value) -> Step:
 def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
     """Return a step that reads the tag section.
 
-    It refuses the tags in `refused` or, if that is None, all unknown ones. Kafka skips tags that its schema
-    has in no version.
+    The step refuses the tags in `refused`, or all unknown tags if `refused` is None. Kafka skips tags that no
+    version of its schema has.
     """
 
-    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
-        if data[at] == 0:  # no tags, as mostly
+    def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
+        if data[at] == 0:  # no tags, as in most messages
             return at + 1
         count, at = read_varint(data, at)
         _charge(budget, count)
@@ -206,7 +206,7 @@ def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
         for _ in range(count):
             last, at, end = next_tag(data, at, last)
             if last in tagged:
-                at = tagged[last](one, data, at, budget)
+                at = tagged[last](target, data, at, budget)
                 if at != end:
                     raise ProtocolError(f"tag {last} is not as long as its size")
             elif refused is None or last in refused:
@@ -262,7 +262,7 @@ def plain_string(*, nullable: bool) -> Value:
 
 
 def _compact_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in flexible versions; None means null."""
+    """Return a reader of the length of an array or of bytes in flexible versions. None means null."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count, at = read_varint(data, at)
@@ -276,7 +276,9 @@ def _compact_count(nullable: bool) -> Value:
 
 
 def _plain_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in other versions; None means null."""
+    """Return a reader of the length of an array or of bytes in versions that are not flexible. None means
+    null.
+    """
     unpack = _INT32.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
@@ -308,15 +310,15 @@ def _array(count: Value, item: Value) -> Value:
         left, at = count(data, at, budget)
         if left is None:
             return None, at
-        if left > len(data) - at:  # each entry has a byte at least
+        if left > len(data) - at:  # each entry has at least one byte
             raise ProtocolError(f"a message that ends within an array of {left}")
         _charge(budget, left)
         items: list[Any] = []
         while left:
             some = min(left, _BETWEEN_PAUSES)
             for _ in range(some):
-                one, at = item(data, at, budget)
-                items.append(one)
+                entry, at = item(data, at, budget)
+                items.append(entry)
             left -= some
             if left and budget.pause is not None:
                 budget.pause()
@@ -345,7 +347,7 @@ def _nullable(structure: Value, null: int) -> Value:
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         if data[at] == null:
             return None, at + 1
-        if data[at] != _THERE:
+        if data[at] != _PRESENT:
             raise ProtocolError(f"a structure that begins with {data[at]}")
         return structure(data, at + 1, budget)
 

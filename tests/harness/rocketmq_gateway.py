@@ -104,7 +104,7 @@ class CoreLog(CoordinatorClient):
                 self._timelines[request.group_id] = Timeline(request.group_id, None, CoordinatorConfig())
             name = f"requests-0-{next(self._numbers)}"
             self._timelines[request.group_id].apply(Row(self.now_ms, name, request))  # type: ignore[arg-type]
-        self._pending.written(requests)
+        self._pending.settle_written(requests)
         self._say()
 
     def forget(self, request: PendingRequest) -> None:

@@ -56,10 +56,10 @@ def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
     large = asked("g", 1, member_id="m" * 1_000)
     add(packer, asked("g", 0), large, asked("g", 2))
     (first,) = packer.next_records()
-    packer.written(first.pack_slot)
+    packer.finish_write(first.pack_slot)
     (second,) = packer.next_records()
     assert (second.key, second.value) == (b"g", encode(large.request))
-    packer.written(second.pack_slot)
+    packer.finish_write(second.pack_slot)
     assert drained(packer) == [["2"]]
 
 
@@ -72,7 +72,7 @@ def test_cancelled_request_is_not_packed() -> None:
     assert numbers(record.requests) == ["0", "2"]
     add(packer, *requests[:1])
     requests[0].has_expired = True
-    packer.written(record.pack_slot)
+    packer.finish_write(record.pack_slot)
     assert packer.next_records() == []
     assert packer.is_idle
 
@@ -90,7 +90,7 @@ def test_requests_of_a_group_keep_order(max_requests: int, group_ids: list[str],
         add(packer, asked(group_id, number))
         if number in cuts:
             for place in under_way:
-                packer.written(place)
+                packer.finish_write(place)
             under_way = []
         for record in packer.next_records():
             under_way.append(record.pack_slot)
@@ -99,7 +99,7 @@ def test_requests_of_a_group_keep_order(max_requests: int, group_ids: list[str],
             }
             log.append(numbers(record.requests))
     for place in under_way:
-        packer.written(place)
+        packer.finish_write(place)
     appended = [int(number) for record in [*log, *drained(packer)] for number in record]
     for group_id in set(group_ids):
         of_group = [number for number, other in enumerate(group_ids) if other == group_id]
@@ -112,6 +112,6 @@ def drained(packer: Packer) -> list[list[str]]:
     while records := packer.next_records():
         for record in records:
             written.append(numbers(record.requests))
-            packer.written(record.pack_slot)
+            packer.finish_write(record.pack_slot)
     assert packer.is_idle
     return written

@@ -54,7 +54,7 @@ def test_record_without_an_answer_is_settled_when_it_is_written() -> None:
     ask(pending, "3")
     other = asked("4")
     pending.add([first, second, other])
-    pending.written([first, other])
+    pending.settle_written([first, other])
     assert outcomes == [(first, None)]
     pending.fail([first, second], RequestNotSent("no broker"))
     assert [(it.record_id, str(outcome)) for it, outcome in outcomes[1:]] == [("2", "no broker")]

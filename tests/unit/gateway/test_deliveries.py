@@ -83,7 +83,7 @@ class World:
         self.deliveries.expire()
 
     def records(self) -> list[GroupDeliveries]:
-        return [record for record, _ in self.deliveries.taken()]
+        return [record for record, _ in self.deliveries.take_records()]
 
     def row(self, name: str = "a") -> Counted:
         (record,) = self.records()

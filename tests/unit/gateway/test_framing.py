@@ -28,7 +28,7 @@ def test_frames_are_reassembled_from_any_fragmentation(sent: list[bytes], data: 
         received += buffer.feed(stream[at:end])
         at = end
     assert received == sent
-    assert not buffer.partial
+    assert not buffer.has_partial
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 100, 16_384, 20_000, 70_000, 400_000])

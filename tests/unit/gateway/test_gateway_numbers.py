@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.numbers import FAMILIES, GatewayCounts, Numbers, added, counted
+from gateway.metrics.numbers import FAMILIES, GatewayCounts, Numbers, counted, sum_numbers
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
 from tests.unit.gateway.test_pipelining import beat
@@ -96,7 +96,7 @@ def test_summed_metrics_of_processes_equal_those_of_one_process(parts: list[list
         counts.received_bytes = len(part)
         together.received_bytes += len(part)
         alone.append(counted(counts))
-    total = added(alone)
+    total = sum_numbers(alone)
     expected = counted(together)
     for name in ("connections_refused", "received_bytes") if parts else ():
         assert total[name] == expected[name]

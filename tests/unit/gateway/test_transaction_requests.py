@@ -32,7 +32,7 @@ async def test_tg8_coordinator_of_a_long_transactional_id_is_not_cached(
     asked = Transactions(world.cluster, TopicLayout.named())
     try:
         for _ in range(2):
-            assert (await asked.described(named)).transactional_id == named
+            assert (await asked.describe(named)).transactional_id == named
     finally:
         asked.close()
     assert found == [named] * finds
