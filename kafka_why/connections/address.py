@@ -60,8 +60,8 @@ def parse_host(text: str) -> str:
 def parse_servers(text: str) -> str:
     """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Raises ValueError.
 
-    Blanks are removed and, as in Kafka's clients, a listener's or protocol's name before an address, such as
-    `PLAINTEXT://`. Source: Utils.HOST_PORT_PATTERN.
+    Blanks are removed. As in Kafka's clients, the name of a listener or protocol before an address, such as
+    `PLAINTEXT://`, is removed, too. Source: Utils.HOST_PORT_PATTERN.
     """
     addresses = [Address.parse(_without_listener(item)) for item in text.split(",")]
     for address in addresses:

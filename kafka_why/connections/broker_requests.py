@@ -1,4 +1,4 @@
-"""Requests that kafka-python's admin client has no method for, over its connections with TLS and SASL."""
+"""Requests for which kafka-python's admin client has no method, over its connections with TLS and SASL."""
 
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -9,13 +9,13 @@ from kafka.protocol.consumer import FetchRequest
 
 _READ_UNCOMMITTED = 0
 _CONSUMER = -1
-# Minimum and maximum versions. Fetch by id: the first one with ids, which every broker since 3.1 has. Fetch
-# by name: from the first one with today's batch format to the last one with names.
+# Minimum and maximum versions. Fetch by id uses the first version with ids, which every broker since 3.1 has.
+# Fetch by name uses the versions from the first with today's batch format to the last with names.
 _BY_ID, _BY_NAME = (13, 13), (4, 12)
 
 
 def send(admin: KafkaAdminClient, request: Any, node_id: int | None = None) -> Any:
-    """Send a request to a broker, any broker if `node_id` is None, and return its response. Raises
+    """Send a request to a broker, or to any broker if `node_id` is None, and return the response. Raises
     KafkaError.
     """
     manager = admin._manager
@@ -23,7 +23,9 @@ def send(admin: KafkaAdminClient, request: Any, node_id: int | None = None) -> A
 
 
 class FoundTopic(NamedTuple):
-    """A topic in a Metadata response: its id, and the leader of each partition, negative if there is none."""
+    """A topic in a Metadata response: its id, and the leader of each partition, which is negative without
+    one.
+    """
 
     name: str
     topic_id: UUID
@@ -40,9 +42,9 @@ class FoundTopic(NamedTuple):
 
 
 def find_topic(admin: KafkaAdminClient, name: str) -> FoundTopic:
-    """Return a topic from a Metadata request.
+    """Request the metadata of a topic, and return the topic.
 
-    Raises KafkaError, in particular UnknownTopicOrPartitionError if it does not exist.
+    Raises KafkaError, in particular UnknownTopicOrPartitionError if the topic does not exist.
     """
     (found,) = admin.describe_topics([name])
     if found["error_code"]:
@@ -63,8 +65,8 @@ def fetch(
 ) -> Any:
     """Fetch stored batches from the partition's leader, up to the high watermark.
 
-    Return the partition's part of the response, which may have an error code. Raises KafkaError. The topic is
-    fetched by its id, so a topic that was created again is not mistaken for the old one.
+    Return the partition's part of the response, which may have an error code. With `by_id` the topic is
+    fetched by its id, so a topic that was created again is not mistaken for the old topic. Raises KafkaError.
     """
     min_version, max_version = _BY_ID if by_id else _BY_NAME
     kind = FetchRequest.FetchTopic

@@ -41,7 +41,8 @@ from kafka_why.connections.oauth_tokens import IamLogin, LoginTokens, TokenLogin
 from kafka_why.connections.properties import PropertiesError, load_properties
 from kafka_why.connections.used_settings import ClientConfigError, UsedSettings, intended_name
 
-# What Kafka's client settings mean. What one of the clients below cannot do is refused for all.
+# The meaning of Kafka's client settings. A setting that one kind of client does not support is refused for
+# all.
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -78,7 +79,7 @@ def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
 def java_settings(security: ClientSecurity) -> dict[str, str]:
     """Return the settings of Kafka's clients in Java.
 
-    They name no file but that of a token, so they work on other machines.
+    They name no file except that of a token, so they work on other machines.
     """
     settings = {"security.protocol": security.protocol}
     if security.tls is not None:
@@ -133,7 +134,7 @@ def kafka_python_settings(security: ClientSecurity) -> dict[str, Any]:
         settings["sasl_mechanism"] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
         user = security.login.user
-        if security.mechanism != "PLAIN":  # SCRAM escapes these (RFC 5802), and kafka-python does not
+        if security.mechanism != "PLAIN":  # SCRAM escapes two characters (RFC 5802), kafka-python does not
             user = user.replace("=", "=3D").replace(",", "=2C")
         settings |= {"sasl_plain_username": user, "sasl_plain_password": security.login.password}
     elif security.login is not None:
@@ -259,13 +260,13 @@ def _log_unused(path: Path, security: ClientSecurity, names: list[str]) -> None:
     """Log the settings that this connection does not use, in one line."""
     if not names:
         return
-    import structlog  # executors need not have it
+    import structlog  # executors need not have structlog
 
-    protects = ("ssl.",) * (security.tls is None) + ("sasl.",) * (security.login is None)
+    unused_prefixes = ("ssl.",) * (security.tls is None) + ("sasl.",) * (security.login is None)
     line: dict[str, Any] = {"file": str(path), "protocol": security.protocol, "names": names}
     if security.login is not None and {"sasl.username", "sasl.password"} & set(names):
         line["login_by"] = JAAS
     log = structlog.get_logger()
-    (log.warning if any(name.startswith(protects) for name in names) else log.info)(
+    (log.warning if any(name.startswith(unused_prefixes) for name in names) else log.info)(
         "settings of the client file have no use here", **line
     )

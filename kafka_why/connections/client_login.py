@@ -1,6 +1,6 @@
 """The `sasl.` settings of a client, and their parsing.
 
-They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
+The settings have the names of Kafka's clients in Java, or those of librdkafka where the names differ.
 """
 
 import difflib
@@ -47,7 +47,7 @@ class LoginModule:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the login of `<module> required <name>="<value>" ...;`. Raises JaasError."""
+    """Return the login module in a text `<module> required <name>="<value>" ...;`. Raises JaasError."""
     tokens = list(_tokens(text))
     if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
         raise JaasError("it does not begin with a login module and 'required'")
@@ -148,7 +148,7 @@ IAM_PROFILE = "awsProfileName"
 OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLERS = (OAUTH_HANDLER, f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler")
 _STRIMZI_HANDLER = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
-# The options of Strimzi's handler that ask for the same token as Kafka's own.
+# The options of Strimzi's handler, and the options of Kafka's own handler with the same meaning.
 _STRIMZI = {
     "oauth.client.id": "clientId",
     "oauth.client.secret": "clientSecret",
@@ -268,7 +268,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
             f"{ENDPOINT} needs clientId and clientSecret in {JAAS}, or {CLIENT_ID} and {CLIENT_SECRET}"
         )
     scope = options.get("scope") or settings.get("sasl.oauthbearer.scope")
-    trusted = _trusted_by_endpoint(settings, options)
+    trusted = _trusted_for_endpoint(settings, options)
     return TokenLogin(endpoint, client, secret, scope, trusted, extensions=extensions)
 
 
@@ -283,8 +283,8 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
-    """Return the certificates that verify the token endpoint, or None for this machine's."""
+def _trusted_for_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
+    """Return the certificates that verify the token endpoint, or None to use this machine's certificates."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
     if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted

@@ -1,6 +1,6 @@
 """The `ssl.` settings of a client, and their parsing.
 
-They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
+The settings have the names of Kafka's clients in Java, or those of librdkafka where the names differ.
 """
 
 import ssl
@@ -73,7 +73,7 @@ class TlsSettings:
 def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
     """Parse the `ssl.` settings, and read the files that they name. Raises ClientConfigError.
 
-    Errors have `where` before a setting's name.
+    The text of an error has `where` before the name of a setting.
     """
     _check_supported(settings)
     checks = settings.text(HOST_CHECK)
@@ -109,7 +109,7 @@ def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = ""
 
     Raises ClientConfigError.
     """
-    settings.text("ssl.truststore.type")  # counts as used, but the content shows the type
+    settings.text("ssl.truststore.type")  # counts as used, although the content shows the type
     name, value = settings.first(*names)
     name_shown = where + name
     if value is None or (name == "ssl.ca.location" and value == _PROBE):

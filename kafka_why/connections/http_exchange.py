@@ -29,9 +29,10 @@ def exchange(
 ) -> Iterator[OpenerDirector]:
     """Yield an opener whose connections are shut down `timeout_s` after this call.
 
-    The limit includes connects, proxies, TLS, requests and responses. Only the name resolver has its own
-    timeouts. `context` verifies the servers, and `handlers` are added to those of `urllib`. Responses must be
-    read within the block. Raises TimeoutError, during the block or at its end, if the time was not enough.
+    The limit includes connects, proxies, TLS, requests and responses. It does not include the name resolver,
+    which has separate timeouts. `context` verifies the servers, and `handlers` are added to those of
+    `urllib`. Responses must be read within the block. Raises TimeoutError, during the block or at its end, if
+    the time is over.
     """
     connections = _Connections(timeout_s)
     opener = build_opener(_Http(connections), _Https(connections, context), *handlers)
@@ -49,12 +50,12 @@ def exchange(
 
 
 class _Connections:
-    """An opener of sockets, which shuts them down when the time is over."""
+    """An opener of sockets, which it shuts down when the time is over."""
 
     def __init__(self, timeout_s: float) -> None:
         self._give_up_s = time.monotonic() + timeout_s
         self._lock = threading.Lock()
-        self._opened: list[socket.socket] = []
+        self._duplicates: list[socket.socket] = []
         self._timer = threading.Timer(timeout_s, self._shut_down)
         self._timer.daemon = True
         self._timer.start()
@@ -63,14 +64,16 @@ class _Connections:
         return self._give_up_s - time.monotonic()
 
     def factory(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return a factory of connections of this class for `urllib`, which use this object's sockets."""
+        """Return a function that builds connections of the class `kind` for `urllib`, with sockets of this
+        object.
+        """
 
-        def make(host: str, **settings: Any) -> HTTPConnection:
-            made = kind(host, **settings)
-            made._create_connection = self._connect_to  # type: ignore[attr-defined]
-            return made
+        def build(host: str, **settings: Any) -> HTTPConnection:
+            connection = kind(host, **settings)
+            connection._create_connection = self._connect_to  # type: ignore[attr-defined]
+            return connection
 
-        return make
+        return build
 
     def _connect_to(
         self, address: tuple[str, int], _timeout: object, source: tuple[str, int] | None
@@ -86,35 +89,35 @@ class _Connections:
                 failed = error
         raise failed or OSError(f"{address[0]} has no address")
 
-    def _connect(self, made: socket.socket, address: Any, source: tuple[str, int] | None) -> socket.socket:
+    def _connect(self, opened: socket.socket, address: Any, source: tuple[str, int] | None) -> socket.socket:
         try:
-            made.settimeout(max(self.left_s(), 0.001))
+            opened.settimeout(max(self.left_s(), 0.001))
             if source is not None:
-                made.bind(source)
-            made.connect(address)
+                opened.bind(source)
+            opened.connect(address)
             # TLS takes over the socket, and `urllib` closes it. A duplicate can be shut down at any time.
             with self._lock:
-                self._opened.append(made.dup())
+                self._duplicates.append(opened.dup())
                 if self.left_s() <= 0:  # `_shut_down` may have run already
                     raise TimeoutError
         except OSError:
-            made.close()
+            opened.close()
             raise
-        return made
+        return opened
 
     def close(self) -> None:
         """Close the duplicates of the sockets. Their users have closed the sockets themselves."""
         self._timer.cancel()
         with self._lock:
-            for one in self._opened:
-                one.close()
-            self._opened.clear()
+            for duplicate in self._duplicates:
+                duplicate.close()
+            self._duplicates.clear()
 
     def _shut_down(self) -> None:
         with self._lock:
-            for one in self._opened:
+            for duplicate in self._duplicates:
                 with suppress(OSError):  # the other side was faster
-                    one.shutdown(socket.SHUT_RDWR)
+                    duplicate.shutdown(socket.SHUT_RDWR)
 
 
 class _Http(HTTPHandler):

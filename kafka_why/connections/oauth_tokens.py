@@ -1,8 +1,8 @@
 """Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, for AWS's IAM, or
 unsecured.
 
-They are obtained as Kafka's clients in Java do (KIP-768, and KIP-255 for unsecured tokens), so that one file
-of settings works for Spark's Kafka clients and for those of Python.
+Tokens are obtained as by Kafka's clients in Java (KIP-768, and KIP-255 for unsecured tokens), so that one
+file of settings works for Spark's Kafka clients and for those of Python.
 """
 
 import base64
@@ -50,7 +50,7 @@ class CredentialsError(ValueError):
 class IamLogin:
     """A login by IAM. `profile` is a section of the shared credentials file.
 
-    If it is None, the credentials in the environment have priority.
+    If `profile` is None, the credentials in the environment have priority.
     """
 
     region: str
@@ -75,8 +75,8 @@ def region_of(servers: str) -> str | None:
 def iam_credentials(login: IamLogin) -> Credentials:
     """Return the current credentials. Raises CredentialsError.
 
-    They come from the environment's AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from
-    the shared credentials file.
+    The credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the
+    environment, or from the shared credentials file.
     """
     if login.profile is None and "AWS_ACCESS_KEY_ID" in os.environ:
         found = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
@@ -131,7 +131,8 @@ def _section(path: Path, name: str) -> dict[str, str]:
         return dict(parser[name]) if name in parser else {}
     except (configparser.Error, OSError, ValueError):
         pass
-    raise CredentialsError(f"{path} cannot be read as a file of AWS credentials")  # the cause may quote it
+    # Not in the handler, because the error's own context may quote the file.
+    raise CredentialsError(f"{path} cannot be read as a file of AWS credentials")
 
 
 # Tokens of all logins.
@@ -157,11 +158,11 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """A login by tokens. `endpoint` is the URL (http, https or file) that they come from, or None for
-    unsecured tokens of `subject`.
+    """A login by tokens. `endpoint` is the URL (http, https or file) of the tokens, or None for unsecured
+    tokens of `subject`.
 
-    `trusted` are the authorities' certificates (PEM) for https, or None for this machine's. `extensions` are
-    those of RFC 7628.
+    `trusted` are the authorities' certificates (PEM) for https, or None for this machine's certificates.
+    `extensions` are those of RFC 7628.
     """
 
     endpoint: str | None = field(repr=False)
@@ -215,7 +216,7 @@ class TokenSource:
             failed_at_s = time.time()  # the attempt may have lasted until its timeout
             if self._token is None or failed_at_s >= self._token.expires_s:
                 raise
-            import structlog  # executors need not have it
+            import structlog  # executors need not have structlog
 
             structlog.get_logger().warning(
                 "no new token: the old one is used until it expires", why=str(error)
@@ -247,7 +248,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python s
 
 @cache
 def source_of(login: TokenLogin | IamLogin) -> TokenSource:
-    """Return the token source of a login, one for this process."""
+    """Return the token source of a login, the same for all callers in this process."""
     return TokenSource(login)
 
 

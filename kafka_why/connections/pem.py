@@ -77,7 +77,7 @@ def client_context(
     *,
     checks_host: bool = True,
 ) -> ssl.SSLContext:
-    """Return a TLS context for clients. If `trusted` is None, they trust this machine's certificates.
+    """Return a TLS context for clients. If `trusted` is None, it trusts this machine's certificates.
 
     `chain` and `key` are a client's certificate. Raises PemError.
     """
@@ -149,8 +149,8 @@ _DER_SEQUENCE = b"\x30"
 def read_store(path: Path, password: Callable[[], str | None]) -> str:
     """Return the content of a store as PEM text. Raises PemError or OSError.
 
-    The type is found from the content, as in Java. `password` is that of a PKCS12 store, whose private key is
-    returned unencrypted.
+    The type is found from the content, as in Java. `password` returns the password of a PKCS12 store. The
+    private key of a PKCS12 store is returned unencrypted.
     """
     content = path.read_bytes()
     if content.startswith(_JKS):
@@ -195,7 +195,7 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
 def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
     """Return all certificates: first `own`, then its issuer, the issuer of that, and so on, then the rest."""
     chain, left = list(own), list(others)
-    while chain and (issuer := next((one for one in left if one.subject == chain[-1].issuer), None)):
+    while chain and (issuer := next((it for it in left if it.subject == chain[-1].issuer), None)):
         chain.append(issuer)
         left.remove(issuer)
     return chain + left

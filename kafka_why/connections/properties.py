@@ -36,15 +36,15 @@ def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
 
     `${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without surrounding
     blanks, `${file:PATH:KEY}` a value of another properties file, and `${dir:PATH:FILE}` the content of a
-    file in a folder. `config.providers` may give these providers other names, as in Kafka's own clients; it
-    is not among the returned settings. Raises PropertiesError.
+    file in a folder. As in Kafka's own clients, `config.providers` may give these providers other names. This
+    setting is not returned. Raises PropertiesError.
     """
     found = _parsed(path)
     declared = {
         name: found[name] for name in list(found) if name == PROVIDERS or name.startswith(f"{PROVIDERS}.")
     }
     references = _References(path, declared)
-    return {name: value for name, value in found.items() if name not in declared}, references.resolved
+    return {name: value for name, value in found.items() if name not in declared}, references.resolve
 
 
 def _parsed(path: Path) -> dict[str, str]:
@@ -55,7 +55,7 @@ def _parsed(path: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         reason = _reason(error)
     else:
-        # A section of an INI file, as Confluent's examples for Python have it.
+        # Without the names of an INI file's sections, which Confluent's examples for Python have.
         return {
             name: value for name, value in found.items() if value or not re.fullmatch(r"\[[^\]]*\]", name)
         }
@@ -92,11 +92,11 @@ class _References:
             # Joined lines may have added text to the class's name, so only an identifier is shown.
             self._unknown[name] = kind if kind.isidentifier() else "whose name is not valid"
 
-    def resolved(self, name: str, value: str) -> str:
+    def resolve(self, name: str, value: str) -> str:
         """Return the value of setting `name` with its references replaced. Raises PropertiesError."""
-        return _REFERENCE.sub(lambda reference: self._replaced(name, reference), value)
+        return _REFERENCE.sub(lambda reference: self._read(name, reference), value)
 
-    def _replaced(self, name: str, reference: re.Match[str]) -> str:
+    def _read(self, name: str, reference: re.Match[str]) -> str:
         provider, where = reference.groups()
         if provider in self._unknown:
             raise PropertiesError(
@@ -105,7 +105,7 @@ class _References:
                 "${env:NAME}, ${file:PATH}"
             )
         if provider not in self._sources:
-            return reference[0]  # as Kafka leaves it
+            return reference[0]  # Kafka, too, leaves it unchanged
         try:
             return self._sources[provider](where)
         except (KeyError, OSError, ValueError) as error:

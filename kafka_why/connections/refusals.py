@@ -1,4 +1,4 @@
-"""The reasons why a kafka-python client cannot connect. It only logs them, and keeps retrying."""
+"""The reasons why a kafka-python client cannot connect. kafka-python itself only logs them, and retries."""
 
 import os
 import ssl
@@ -27,7 +27,7 @@ from kafka_why.connections.oauth_tokens import TokenError
 _REASONS = {
     SaslAuthenticationFailedError: "refuses the login {user}by {sasl_mechanism}: {last}",
     UnsupportedSaslMechanismError: "has no login by {sasl_mechanism} (sasl.mechanism): {last}",
-    InvalidReceiveError: "does not speak {security_protocol} (security.protocol)",  # it is TLS's alert
+    InvalidReceiveError: "does not speak {security_protocol} (security.protocol)",  # it sent an alert of TLS
     IllegalSaslStateError: "expects no login on this port (security.protocol)",
 }
 
@@ -53,8 +53,8 @@ class Refusals:
     """A recorder of a kafka-python client's connection failures. The client gets `client` as its
     `kafka_client`.
 
-    `latest` is the server tried last, as ``host:port``. `failure` says how the last connection ended, and to
-    which server.
+    `latest` is the server that was tried last, as ``host:port``. `failure` is the server of the last
+    connection that failed, and the reason.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,8 @@ def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> 
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             user = settings.get("sasl_plain_username")
-            refusal = reason.format(user=f"as {user} " if user else "", last=_last(error), **settings)
+            last = _broker_message(error)
+            refusal = reason.format(user=f"as {user} " if user else "", last=last, **settings)
             return f"the broker at {address} {refusal}"
     if isinstance(error, KafkaConnectionError):
         # The refusal of a client's certificate shows only in the first read after the handshake.
@@ -164,11 +165,11 @@ def _failure(error: Exception) -> str:
         return "it accepts connections, but does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
     number, _, name = cause.partition(" ")
-    # kafka-python says "111 ECONNREFUSED".
+    # kafka-python writes "111 ECONNREFUSED".
     return os.strerror(int(number)) if number.isdecimal() and name.startswith("E") else cause
 
 
-def _last(error: Exception) -> str:
-    """Return the broker's own words, without kafka-python's error name before them."""
+def _broker_message(error: Exception) -> str:
+    """Return the broker's own message, without kafka-python's error name before it."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.partition(": ")[2] or text

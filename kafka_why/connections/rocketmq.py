@@ -13,14 +13,16 @@ from kafka_why.connections.address import Address
 from kafka_why.connections.properties import read_properties
 
 ACCESS_KEY, SECRET_KEY = "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY"
-# A "#" begins a comment behind a blank only.
+# A "#" begins a comment only after a blank.
 _KEYS = re.compile(
     r"^[ \t]*(accessKey|secretKey)[ \t]*:[ \t]*([\"']?)(.*?)\2[ \t]*(?:(?<=[ \t])#.*)?$", re.MULTILINE
 )
 
 
 class RocketMqServers(NamedTuple):
-    """The name servers, each HOST:PORT, the access key with its secret, and TLS. Each is None if not used."""
+    """The name servers, each HOST:PORT, the access key with its secret, and TLS. `keys` and `tls` are None if
+    they are not used.
+    """
 
     addresses: tuple[str, ...]
     keys: tuple[str, str] | None = None
@@ -39,10 +41,10 @@ class RocketMqServers(NamedTuple):
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
     """Return the addresses of `HOST:PORT;HOST:PORT` or `http://INSTANCE.HOST:PORT`. Raises ValueError."""
-    found = [one.rpartition("/")[2].strip() for one in re.split("[;,]", text) if one.strip()]
+    found = [part.rpartition("/")[2].strip() for part in re.split("[;,]", text) if part.strip()]
     if not found:
         raise ValueError("no name server is given")
-    return tuple(str(Address.parse(one)) for one in found)
+    return tuple(str(Address.parse(address)) for address in found)
 
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -70,7 +72,7 @@ def tls_context(path: Path) -> ssl.SSLContext:
     """
     given = read_properties(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # RocketMQ's clients do not compare it
+    context.check_hostname = False  # RocketMQ's clients do not check the host name
     context.verify_mode = ssl.CERT_NONE
     if given.get("tls.client.authServer", "").lower() == "true":
         if trusted := given.get("tls.client.trustCertPath"):

@@ -1,5 +1,5 @@
-"""The settings of a file while they are parsed: values trimmed as in Kafka, and a record of the unread
-ones.
+"""The settings of a file while they are parsed: values trimmed as in Kafka, and a record of the settings that
+were not read.
 """
 
 import difflib
@@ -113,7 +113,7 @@ _LIBRDKAFKA = """
 KNOWN = frozenset(_JAVA.split() + _LIBRDKAFKA.split())
 
 
-# A value with one of these may be a secret, contain one, or be a URL with credentials.
+# A value with one of these texts may be a secret, contain a secret, or be a URL with credentials.
 _MAY_BE_SECRET = ("-----", "@", "?", "=", ";", '"', "'")
 _REFERENCE = "${"
 JAVA_CLASS = "is a class of Java, and not all clients here are Java's"
@@ -125,7 +125,7 @@ class ClientConfigError(ValueError):
 
 
 class UsedSettings:
-    """Settings by their names. `unused` returns those that were never read."""
+    """Settings by their names. `unused` are the settings that were not read."""
 
     def __init__(self, values: Mapping[str, str], resolve: Resolve = lambda _, value: value) -> None:
         self._values = values
@@ -162,7 +162,7 @@ class UsedSettings:
     def shown(self, name: str) -> str:
         """Return the value of a non-secret setting for an error text, quoted as written in the file.
 
-        It is left out if a secret may be in it.
+        The value is left out if a secret may be in it.
         """
         value = self._values[name].strip(BLANKS)
         return repr(value) if _is_harmless(value) else "its value (not shown)"

@@ -48,8 +48,8 @@ class ConsumerConnection(_Answer, frozen=True):
 
 
 class ProcessQueueInfo(_Answer, frozen=True):
-    """The state of a queue at the client that holds it. `last_consume_timestamp` is in ms, 0 if it has
-    consumed nothing.
+    """The state of a queue at the client that holds it. `last_consume_timestamp` is in ms, or 0 if the client
+    has consumed nothing.
     """
 
     cached_msg_count: int = 0
@@ -59,8 +59,8 @@ class ProcessQueueInfo(_Answer, frozen=True):
 
 
 class RunningInfo(Struct, frozen=True):
-    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues from which it pops
-    messages, without counts and times.
+    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues from which the client
+    pops messages, without counts and times.
     """
 
     properties: dict[str, str]
@@ -188,7 +188,7 @@ def decode_cluster(body: bytes) -> ClusterInfo:
 def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
     """Return the answer with each address of a broker mapped, and every other byte unchanged.
 
-    Raises MalformedFrame, and what `map_address` raises.
+    Raises MalformedFrame, and the errors of `map_address`.
     """
     written: list[bytes] = []
     copied, depth, is_addresses = 0, 0, False

@@ -1,4 +1,5 @@
-"""Bodies of clients' requests, which no other parser can read in another way, and of the answers to them.
+"""Bodies of clients' requests, which are refused if another parser could read them differently, and of
+answers.
 
 Three deviations are accepted, because real clients send them. Enumerations may be ordinals (C++), or names in
 any case (Go). Versions and hash codes of subscriptions may be numbers in strings (C++, Go). Sets of tags and
@@ -165,7 +166,8 @@ _MODE_SETTING = Decoder(_ModeSetting), names_of(_ModeSetting)
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Decode the body of HEART_BEAT. Raises MalformedFrame.
 
-    A repeated group or topic is refused, because a broker reads these sets in any order, and keeps the last.
+    A repeated group or topic is refused, because a broker reads these sets in any order, and keeps the last
+    entry.
     """
     sent = _decode(body, _HEARTBEAT)
     consumers, producers = sent.consumer_data_set or [], sent.producer_data_set or []
@@ -226,7 +228,7 @@ def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> 
     """Encode the answer to QUERY_ASSIGNMENT. None makes the client keep its queues."""
     if assignments is None:
         return b"{}"
-    encoded = [{"messageQueue": _queue(one.message_queue), "mode": one.mode} for one in assignments]
+    encoded = [{"messageQueue": _queue(it.message_queue), "mode": it.mode} for it in assignments]
     return msgspec.json.encode({"messageQueueAssignments": encoded})
 
 

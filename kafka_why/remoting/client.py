@@ -64,7 +64,7 @@ class RemotingClient:
 
     @property
     def has_failed(self) -> bool:
-        """Return True if the connection can no longer be used."""
+        """True if the connection can no longer be used."""
         return self._failure is not None
 
     @classmethod

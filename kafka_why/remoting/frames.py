@@ -1,5 +1,5 @@
 """Frames of RocketMQ's remoting protocol, with both serializations of the header. A frame that another parser
-could read in another way is refused.
+could read differently is refused.
 
     length: int32 | header word: int32 | header | body
 
@@ -28,7 +28,7 @@ HEADER_MAX_BYTES = 262_144
 """Enough for a message whose properties have 32,767 bytes, the maximum, with their quotes escaped."""
 EXT_FIELDS_MAX = 1_024
 WORD_BYTES = 4
-"""The size of the length, and of the header word."""
+"""The size of a frame's length, and of its header word."""
 
 CURRENT_VERSION = 513
 """The ordinal of V5_5_0. A Java client takes the version in a heartbeat's answer as the broker's version."""
@@ -67,12 +67,12 @@ class Header(Struct, frozen=True):
 
     @property
     def is_response(self) -> bool:
-        """Return True for a response."""
+        """True for a response."""
         return bool(self.flag & _RESPONSE)
 
     @property
     def is_one_way(self) -> bool:
-        """Return True for a request that is not answered."""
+        """True for a request that gets no response."""
         return bool(self.flag & _ONE_WAY)
 
 
@@ -136,9 +136,9 @@ class _JsonHeader(Struct, rename="camel"):
     version: Int32 | UnsetType = UNSET
     remark: str | UnsetType | None = UNSET
     ext_fields: dict[str, _Scalar] | UnsetType | None = UNSET
-    # Ignored: RocketMQ, too, replaces it by the serialization in the header word.
+    # Ignored, because RocketMQ, too, takes the serialization from the header word.
     serialize_type: str | UnsetType | None = msgspec.field(default=UNSET, name="serializeTypeCurrentRPC")
-    # Nobody sends these two, but RocketMQ reads them, and refuses other types.
+    # No client sends these two fields, but RocketMQ reads them, and refuses other types.
     suspended: bool | UnsetType = UNSET
     body: UnsetType | None = UNSET
 

@@ -1,10 +1,11 @@
-"""JSON of RocketMQ's parser, fastjson: strictly, if it reads it in the same way as msgspec, or leniently,
-with keys that are numbers without quotes, or objects.
+"""Decoders of JSON that RocketMQ's parser, fastjson, reads or writes. The strict decoder refuses a document
+that fastjson reads differently from msgspec. The lenient decoder accepts keys that are objects, or numbers
+without quotes.
 
 fastjson accepts more than JSON: comments, single quotes, names without quotes, trailing commas, `\\x41`,
-classes under `@type`, and a name that occurs twice. msgspec accepts none of these but the last, which is
-refused here. Both ignore unknown names, such as those of later clients. But fastjson takes `client_id` and
-`isClientID` for `clientID`, so a name of that kind is refused, too.
+classes under `@type`, and a name that occurs twice. msgspec accepts only the last of these, and the strict
+decoder refuses it. Both parsers ignore unknown names, such as those of later clients. But fastjson takes
+`client_id` and `isClientID` for `clientID`, so the strict decoder refuses such names, too.
 """
 
 import re
@@ -39,8 +40,8 @@ def decode(data: bytes, decoder: Decoder[T]) -> T:
 
 
 def decode_body(data: bytes, decoder: Decoder[T], known: frozenset[str]) -> T:
-    """Decode a document whose types have these names, and refuse repeated names. All optional fields must be
-    UNSET by default. Raises MalformedFrame.
+    """Decode a document, and refuse repeated names. `known` are the names in its types, whose optional fields
+    must all be UNSET by default. Raises MalformedFrame.
     """
     decoded = decode(data, decoder)
     check_names(data, _count_names(msgspec.json.encode(decoded)), known)
@@ -53,8 +54,9 @@ def names_of(*kinds: type[Struct]) -> frozenset[str]:
 
 
 def check_names(data: bytes, distinct: int, known: frozenset[str], any_names: str = "") -> None:
-    """Raise MalformedFrame if a valid document has a name twice, or one that fastjson takes for a known one.
-    `distinct` names of it are known. The object `any_names` may have any names.
+    """Raise MalformedFrame if an object of a valid document has a name twice, or a name that fastjson takes
+    for one of `known`. `distinct` is the number of names that were decoded. The object `any_names` may have
+    any names.
     """
     # A quick check: without blanks before colons, there are at most as many names as `":`, which strings may
     # contain, too.
