@@ -195,7 +195,7 @@ _ACL_OPTIONS = (
         default=ACLS_OFF,
         show_default=True,
         metavar="off|cluster|FILE",
-        help="Check the ACLs of the cluster, or of a file (TOML, JSON, output of kafka-acls --list).",
+        help="Check the ACLs of the cluster, or of a TOML file.",
     ),
     click.option(
         "--acls-interval-s",

@@ -122,18 +122,15 @@ def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of the messages of the reply partition, and of written records. `duplicates` counts repeated or
-    late answers: this client's requests were no longer in flight. `unknown` counts answers to other clients,
-    and `malformed` messages that could not be decoded. `requests_written` requests were written in
-    `records_written` records (`kafka_why.contract.codec`).
+    """Counts of the messages of the reply partition. `duplicates` counts repeated or late answers: this
+    client's requests were no longer in flight. `unknown` counts answers to other clients, and `malformed`
+    messages that could not be decoded.
     """
 
     answered: int = 0
     duplicates: int = 0
     unknown: int = 0
     malformed: int = 0
-    requests_written: int = 0
-    records_written: int = 0
 
 
 class PendingRequests:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.pending import PendingRequest, PendingRequests, RequestTooLarge
@@ -141,11 +140,8 @@ class Packer:
 
 
 _POLL_S = 0.1
-_REPORT_INTERVAL_S = 60.0
 
 _Ended: TypeAlias = tuple[RequestRecord, Exception | None]
-
-log = structlog.get_logger()
 
 
 class RequestWriter:
@@ -173,7 +169,6 @@ class RequestWriter:
         # Completed writes, as the producer's `poll` reports them.
         self._ended: deque[_Ended] = deque()
         self._close_at_s: float | None = None
-        self._reported_at_s = time.monotonic()
         self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
         self._thread.start()
 
@@ -217,7 +212,6 @@ class RequestWriter:
             self._producer.poll(_POLL_S)
             if self._ended:
                 self._hand_over(self._end([self._ended.popleft() for _ in range(len(self._ended))]))
-            self._report()
 
     def _hand_over(self, records: Sequence[RequestRecord]) -> None:
         """Give records to the producer. If it refuses some, fail their requests and write waiting
@@ -254,17 +248,13 @@ class RequestWriter:
 
     def _end(self, ended: Sequence[_Ended]) -> list[RequestRecord]:
         """Apply the outcomes of writes. Return the records that may be written now."""
-        counts = self._pending.counts
         for record, error in ended:
             if error is None:
                 self._pending.settle_written(record.requests)
             else:
                 self._pending.fail(record.requests, error)
         with self._lock:
-            for record, error in ended:
-                if error is None:
-                    counts.requests_written += len(record.requests)
-                    counts.records_written += 1
+            for record, _ in ended:
                 self._packer.finish_write(record.pack_slot)
             return self._packer.next_records()
 
@@ -278,14 +268,6 @@ class RequestWriter:
             self._producer = self._make_producer()
         producer.purge()
         producer.flush(0)
-
-    def _report(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._reported_at_s < _REPORT_INTERVAL_S:
-            return
-        self._reported_at_s = now_s
-        counts = self._pending.counts
-        log.debug("requests written", requests=counts.requests_written, records=counts.records_written)
 
 
 def _is_fatal(error: Exception | None) -> bool:

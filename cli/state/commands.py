@@ -33,10 +33,9 @@ from cli.data_folder import (
 from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.local_files import make_private_folder
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.wording import visible_text
-from operations.stored.frames import answer_json, answer_text, create_views, write_parquet
+from operations.stored.frames import answer_json, answer_text, create_views
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.text import group_text, table_text, time_text
 from state.kafka.group import ConfigsOnly
@@ -184,11 +183,6 @@ def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[st
     "--format", "output", type=click.Choice(["table", "jsonl", "json"]), default="table", show_default=True
 )
 @click.option("--sql", metavar="QUERY", help="Run a query of Spark SQL over the tables, and print its rows.")
-@click.option(
-    "--parquet",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write the tables as Parquet files into this folder, and print nothing.",
-)
 def read(
     data_dir: Path,
     place: str | None,
@@ -198,11 +192,10 @@ def read(
     what: str | None,
     output: str,
     sql: str | None,
-    parquet: Path | None,
 ) -> None:
     """Print the groups as they are in the coordinator's checkpoint."""
-    if sum(given is not None for given in (what, sql, parquet)) > 1:
-        raise click.UsageError("--what, --sql and --parquet exclude each other")
+    if what is not None and sql is not None:
+        raise click.UsageError("--what and --sql exclude each other")
     configure_logs()
     with reported(*STATE_ERRORS):
         with opened(data_dir, place, spark_conf) as (checkpoint, spark):
@@ -210,13 +203,7 @@ def read(
             if sql is not None:
                 _print_query(spark, state, groups, sql, output)
                 return
-        if parquet is not None:
-            make_private_folder(parquet)
-            counts = write_parquet(parquet, _rows(state, groups))
-            listed = ", ".join(f"{count} {table}" for table, count in counts.items())
-            show(f"wrote the state after batch {state.batch} to {parquet}: {listed}")
-        else:
-            _print(state, groups, None if what is None else StateTable(what), output)
+        _print(state, groups, None if what is None else StateTable(what), output)
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:

@@ -1,14 +1,10 @@
 """Access control lists: the names and numbers are Kafka's (org.apache.kafka.common.acl and .resource).
 
-A file has ACLs in one of three forms:
-
-- TOML (`.toml`) and JSON (`.json`): a list `acls`. Each entry has `principal`, `operations`, `resource_type`
-  and `name`, and may have `host` (default `*`), `pattern_type` (`LITERAL`) and `permission` (`ALLOW`).
-- Any other name: the output of `kafka-acls --list`.
+A file is TOML and has a list `acls`. Each entry has `principal`, `operations`, `resource_type` and `name`. It
+may have `host` (default `*`), `pattern_type` (`LITERAL`) and `permission` (`ALLOW`).
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -121,9 +117,6 @@ SUPPORTED: Mapping[ResourceType, frozenset[Operation]] = MappingProxyType(
 
 E = TypeVar("E", bound=IntEnum)
 
-_RESOURCE = re.compile(r"ResourcePattern\(resourceType=(\w+), name=(.*), patternType=(\w+)\)")
-_ENTRY = re.compile(r"\(principal=(.*), host=(.*), operation=(\w+), permissionType=(\w+)\)")
-
 
 class AclsUnreadable(ValueError):
     """ACLs cannot be read, or are malformed."""
@@ -146,61 +139,26 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_acl_file(path: Path) -> list[Acl]:
     """Return the ACLs of the file. Raises AclsUnreadable, which names the file and its first error."""
     try:
-        text = path.read_text(encoding="utf-8")
-        return list(_parse(path.suffix, text))
+        entries = msgspec.toml.decode(path.read_text(encoding="utf-8"), type=_File).acls
+        return [_acl(entry, operation) for entry in entries for operation in entry.operations]
     except (OSError, UnicodeDecodeError, msgspec.DecodeError, ValueError) as error:
         raise AclsUnreadable(f"the ACLs in {path} cannot be read: {error}") from error
 
 
-def _parse(suffix: str, text: str) -> Iterator[Acl]:
-    if suffix == ".toml":
-        return _acls_of_file(msgspec.toml.decode(text, type=_File))
-    if suffix == ".json":
-        return _acls_of_file(msgspec.json.decode(text, type=_File))
-    return _parse_kafka_acls(text)
-
-
-def _acls_of_file(file: _File) -> Iterator[Acl]:
-    for entry in file.acls:
-        for operation in entry.operations:
-            yield _acl(
-                (entry.resource_type, entry.name, entry.pattern_type),
-                (entry.principal, entry.host, operation, entry.permission),
-            )
-
-
-def _parse_kafka_acls(text: str) -> Iterator[Acl]:
-    """Parse the output of `kafka-acls --list`: lines with a resource, each followed by lines with its
-    ACLs.
-    """
-    resource: tuple[str, str, str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if found := _RESOURCE.search(line):
-            resource = found[1], found[2], found[3]
-        elif found := _ENTRY.search(line):
-            if resource is None:
-                raise ValueError(f"line {number} has no resource before it")
-            yield _acl(resource, (found[1], found[2], found[3], found[4]))
-        elif line.strip():
-            raise ValueError(f"line {number} is not of the output of kafka-acls --list")
-
-
-def _acl(resource: tuple[str, str, str], entry: tuple[str, str, str, str]) -> Acl:
-    kind, name, pattern = resource
-    principal, host, operation, permission = entry
-    principal_type, colon, principal_name = principal.partition(":")
+def _acl(entry: _Entry, operation: str) -> Acl:
+    principal_type, colon, principal_name = entry.principal.partition(":")
     if not (principal_type and colon and principal_name):
-        raise ValueError(f"the principal {principal!r} is not TYPE:NAME, such as User:ann")
-    if not name:
+        raise ValueError(f"the principal {entry.principal!r} is not TYPE:NAME, such as User:ann")
+    if not entry.name:
         raise ValueError("the name of a resource is empty")
     return Acl(
-        _named(ResourceType, kind),
-        name,
-        _named(PatternType, pattern),
-        principal,
-        host,
+        _named(ResourceType, entry.resource_type),
+        entry.name,
+        _named(PatternType, entry.pattern_type),
+        entry.principal,
+        entry.host,
         _named(Operation, operation),
-        _named(Permission, permission),
+        _named(Permission, entry.permission),
     )
 
 

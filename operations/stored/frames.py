@@ -1,7 +1,6 @@
-"""The rows of a state as Parquet files, which Spark SQL, DuckDB, pandas and others read, and Spark SQL over
-them.
+"""The rows of a state as views of Spark SQL, and the answers to queries over them.
 
-A file for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
+A view for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
 `committed_at`. A duration stays a number, and its column keeps the suffix: `session_timeout_ms`.
 """
 
@@ -24,8 +23,8 @@ _DURATIONS = frozenset({"session_timeout_ms", "rebalance_timeout_ms"})
 _ROWS_PER_WRITE = 10_000
 
 
-def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[StateTable, int]:
-    """Write `<table>.parquet` for each table into an existing folder. Returns the numbers of rows."""
+def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
+    """Create a temporary view of Spark for each table, from Parquet files written into an existing folder."""
     with ExitStack() as files:
         writers = {table: _Writer(files, folder / f"{table}.parquet", table) for table in StateTable}
         for group in groups:
@@ -33,7 +32,8 @@ def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[StateTable,
                 writer.add(group.of(table))
         for writer in writers.values():
             writer.flush()
-        return {table: writer.count for table, writer in writers.items()}
+    for table in StateTable:
+        spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
 
 
 def schema_of(table: StateTable) -> pa.Schema:
@@ -54,7 +54,6 @@ class _Writer:
         self._fields = ROW_OF[table].__struct_fields__
         self._file = files.enter_context(pq.ParquetWriter(path, self._schema))
         self._rows: list[AnyRow] = []
-        self.count = 0
 
     def add(self, rows: Iterable[AnyRow]) -> None:
         self._rows.extend(rows)
@@ -65,7 +64,6 @@ class _Writer:
         """Write the rows that were added. The first call writes the file's schema even without rows."""
         columns = [[_cell(getattr(row, name)) for row in self._rows] for name in self._fields]
         self._file.write_table(pa.table(columns, schema=self._schema))
-        self.count += len(self._rows)
         self._rows.clear()
 
 
@@ -92,13 +90,6 @@ def _arrow_type(annotation: Any) -> pa.DataType:
     if annotation is bool:
         return pa.bool_()
     return pa.int64() if annotation is int else pa.string()
-
-
-def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
-    """Create a temporary view of Spark for each table, from Parquet files written into an existing folder."""
-    write_parquet(folder, groups)
-    for table in StateTable:
-        spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
 
 
 def answer_text(answer: DataFrame) -> VisibleText:

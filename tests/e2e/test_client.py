@@ -72,8 +72,7 @@ def test_requests_of_a_slot_that_wait_for_its_last_write_share_a_record(
     assert len(records) < len(asked) / 4
     other_side.answer_packed(asked, HeartbeatResponse)
     assert {future.result(PATIENCE_S).request for future in futures} == {one.id for one in asked}
-    counts = client.counts
-    assert (counts.answered, counts.requests_written, counts.records_written) == (500, 500, len(records))
+    assert client.counts.answered == 500
 
 
 def test_coordinator_without_packs_gets_the_requests_again_one_by_one(

@@ -117,8 +117,11 @@ def members(shares: JavaShares, group_id: str) -> list[list[str]]:
     return [line for line in lines if ":" in line[-1]]
 
 
-def acl(kind: str, name: str, *operations: str) -> dict[str, object]:
-    return {"principal": f"User:{USER}", "resource_type": kind, "name": name, "operations": [*operations]}
+def acl(kind: str, name: str, *operations: str) -> str:
+    return (
+        f'[[acls]]\nprincipal = "User:{USER}"\nresource_type = "{kind}"\nname = "{name}"\n'
+        f"operations = {json.dumps(operations)}\n"
+    )
 
 
 def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
@@ -128,17 +131,11 @@ def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
     refused by the tool.
     """
     mine, others = new_group(), new_group()
-    file = tmp_path / "acls.json"
+    file = tmp_path / "acls.toml"
     file.write_text(
-        json.dumps(
-            {
-                "acls": [
-                    acl("TOPIC", topic, "READ", "WRITE"),
-                    acl("GROUP", mine, "READ", "ALTER_CONFIGS"),
-                    acl("GROUP", others, "DESCRIBE"),
-                ]
-            }
-        )
+        acl("TOPIC", topic, "READ", "WRITE")
+        + acl("GROUP", mine, "READ", "ALTER_CONFIGS")
+        + acl("GROUP", others, "DESCRIBE")
     )
     users = users_file(tmp_path, {USER: PASSWORD})
     secured = replace(

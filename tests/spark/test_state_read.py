@@ -11,7 +11,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import StoredGroup, decode_group
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
-from operations.stored.frames import answer_json, answer_text, create_views, schema_of, write_parquet
+from operations.stored.frames import answer_json, answer_text, create_views, schema_of
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from state.kafka.context import new_member_id
 from streaming.service.stored_state.moving import StateNotRead, StoredState, read_stored, retained_batches
@@ -97,8 +97,6 @@ def views(bench: Bench, tmp_path: Path) -> SparkSession:
     state = read_stored(checkpoint, bench.spark)
     (tmp_path / "views").mkdir()
     create_views(bench.spark, tmp_path / "views", rows_in(state))
-    counts = write_parquet(tmp_path / "views", rows_in(state))
-    assert counts == {table: bench.spark.table(table).count() for table in StateTable}
     for table in StateTable:
         assert pq.read_schema(tmp_path / "views" / f"{table}.parquet").equals(schema_of(table))
     return bench.spark
@@ -115,6 +113,14 @@ def test_queries_of_the_docs_return_the_stored_state(views: SparkSession) -> Non
     assert [(r.group_id, r.topic, r.partition, r.offset) for r in old] == [
         (g, "orders", 0, 41) for g in sorted(GROUPS) if g != "d"
     ]
+
+
+def test_a_query_writes_a_table_to_files(views: SparkSession, tmp_path: Path) -> None:
+    """As docs/state.md shows it."""
+    files = str(tmp_path / "offsets")
+    done = views.sql(f"INSERT OVERWRITE DIRECTORY '{files}' USING parquet SELECT * FROM offsets")
+    assert answer_text(done) == ""
+    assert views.read.parquet(files).count() == views.table("offsets").count() > 0
 
 
 def test_answers_are_printed_in_utc_and_empty_values_are_kept(views: SparkSession) -> None:

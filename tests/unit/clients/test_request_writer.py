@@ -69,7 +69,6 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(
         with pytest.raises(RequestNotSent, match=r"Heartbeat for group 'g' could not be sent: .*timed out"):
             request.future.result(PATIENCE_S)
     assert ended == ["0", "1", "2", "3", "4"]
-    assert pending.counts.records_written == 0
 
 
 def test_request_refused_by_the_producer_delays_no_other(pending: PendingRequests) -> None:
