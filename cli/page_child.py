@@ -1,15 +1,33 @@
 """The process of the page that `run` starts: it serves on a socket that it is given, until its input ends."""
 
+import os
 import socket
 import sys
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.server import Page
+
+
+class PolledCluster(Struct, frozen=True):
+    """A RocketMQ cluster that the page polls: its name servers, and the paths of the files with the keys and
+    the settings of TLS.
+    """
+
+    name_servers: tuple[str, ...]
+    keys: str | None
+    tls: str | None
+
+    def servers(self) -> RocketMqServers:
+        """Return the servers. Raises ValueError or OSError if a file cannot be used."""
+        keys, tls = (None if path is None else Path(path) for path in (self.keys, self.tls))
+        return RocketMqServers.read(self.name_servers, keys, tls, os.environ)
 
 
 class PageStart(Struct, frozen=True, kw_only=True):
@@ -23,6 +41,7 @@ class PageStart(Struct, frozen=True, kw_only=True):
     connect_to: str
     metrics_url: str
     watches_broker: bool
+    rocketmq: PolledCluster | None
 
 
 def main() -> None:
@@ -38,6 +57,7 @@ def main() -> None:
             connect_to=start.connect_to,
             metrics_url=start.metrics_url,
             watches_broker=start.watches_broker,
+            rocketmq=None if start.rocketmq is None else start.rocketmq.servers(),
         ),
     ):
         sys.stdin.buffer.read()

@@ -86,14 +86,15 @@ def run(options: RunOptions) -> None:
             raise failure_in_lines(error) from error
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
+            rocketmq = next((one for one in gateways if isinstance(one, RocketmqToStart)), None)
             if page is not None:
-                _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
+                _start(page, coordinator, metrics.url, rocketmq, watches_broker=options.client_config is None)
                 stack.callback(page.close)  # before the broker ends, because the page would warn of that
             _show_ready(
                 coordinator,
                 metrics.url,
                 None if page is None else page.url,
-                next((one.address for one in gateways if isinstance(one, RocketmqToStart)), None),
+                None if rocketmq is None else rocketmq.address,
                 as_json=options.as_json,
             )
             if options.client_config is None:
@@ -175,10 +176,24 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches_broker: bool) -> None:
+def _start(
+    page: RunPage,
+    coordinator: Coordinator,
+    metrics_url: str,
+    rocketmq: RocketmqToStart | None,
+    *,
+    watches_broker: bool,
+) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
-    page.start(options.client_config, options.layout, connect_to, metrics_url, watches_broker=watches_broker)
+    page.start(
+        options.client_config,
+        options.layout,
+        connect_to,
+        metrics_url,
+        watches_broker=watches_broker,
+        rocketmq=None if rocketmq is None else rocketmq.polled_cluster,
+    )
 
 
 def _show_ready(

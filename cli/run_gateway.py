@@ -12,6 +12,7 @@ import click
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
+from cli.page_child import PolledCluster
 from cli.rocketmq_options import RocketmqListening
 from embedded.rocketmq import EmbeddedRocketMq
 from gateway.metrics.collector import GatewayCollector
@@ -79,6 +80,14 @@ class RocketmqToStart:
     def address(self) -> str | None:
         """The address for clients while the gateway runs."""
         return None if self._running is None else str(self._running.address)
+
+    @property
+    def polled_cluster(self) -> PolledCluster:
+        """The cluster, as the page polls it. It has to be started."""
+        files = (self._listening.rocketmq_acl, self._listening.rocketmq_tls)
+        return PolledCluster(
+            self._name_servers, *(None if it is None else str(it.absolute()) for it in files)
+        )
 
     @contextmanager
     def cluster_started(self, data_dir: Path) -> Iterator[None]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from cli.page_child import PageStart
+from cli.page_child import PageStart, PolledCluster
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
@@ -45,9 +45,10 @@ class RunPage(Closeable):
         metrics_url: str,
         *,
         watches_broker: bool = False,
+        rocketmq: PolledCluster | None = None,
     ) -> None:
         """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service.
-        `watches_broker` is as in `kafka_why.page.server.Page`.
+        `watches_broker` and `rocketmq` are as in `kafka_why.page.server.Page`.
         """
         start = PageStart(
             client_config=client_config,
@@ -56,6 +57,7 @@ class RunPage(Closeable):
             connect_to=connect_to,
             metrics_url=metrics_url,
             watches_broker=watches_broker,
+            rocketmq=rocketmq,
         )
         self._thread = threading.Thread(
             target=self._supervise, args=(start,), name="page-keeper", daemon=True

@@ -80,12 +80,14 @@ def page(
     token_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    servers: RocketMqServers | None,
 ) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run. Where there are
     no such topics, the page reads the cluster's own __consumer_offsets, as `why` does, and needs only READ on
-    that topic. With --namesrv it polls a RocketMQ cluster.
+    that topic. With --namesrv it polls a RocketMQ cluster, and with --bootstrap-servers, too, it shows that
+    beside the history of RocketMQ's groups.
     """
     _serve(
         lambda: (client_config, find_source(client_config, prefix)),
@@ -95,6 +97,7 @@ def page(
         access_of(users, token_file),
         None if tls_certificate is None else TlsFiles(tls_certificate, tls_key),
         metrics_url=metrics_url,
+        rocketmq=servers,
     )
 
 
@@ -106,6 +109,7 @@ def _serve(
     access: Access | None,
     tls: TlsFiles | None,
     metrics_url: str | None = None,
+    rocketmq: RocketMqServers | None = None,
 ) -> None:
     configure_logs()
     if not is_loopback(host) and (access is None or tls is None):
@@ -126,6 +130,7 @@ def _serve(
                 access=access,
                 tls=tls,
                 metrics_url=metrics_url,
+                rocketmq=rocketmq,
             ),
         ):
             stop_on_signals(stop)

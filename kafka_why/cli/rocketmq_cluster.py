@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from kafka_why.cli.output import (
     configure_logs,
@@ -32,22 +33,27 @@ from kafka_why.connections.rocketmq import (
 from kafka_why.lifetimes import OutageWarning
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.rocketmq.model import Report
 from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes
 from kafka_why.why.rocketmq.polled.model import GroupPoll, PollReport
 from kafka_why.why.rocketmq.polled.symptoms import STANDS_MS, earlier_poll, poll_report
-from kafka_why.wording import Clock, visible, visible_text
+from kafka_why.why.rocketmq.text import report_text
+from kafka_why.wording import Clock, VisibleText, visible, visible_text
 
 if TYPE_CHECKING:
     from kafka_why.why.rocketmq.polled.cluster import ClusterPoller
 
 FOLLOW_INTERVAL_S = 5.0
 _OPTIONS = ("namesrv", "rocketmq_acl", "rocketmq_tls")
+_HISTORY = frozenset(("bootstrap_servers", "properties"))
+"""The parameters of the cluster that has the history."""
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Callable[[Command], Command]:
     """Add `--namesrv` and its credentials. With it, `instead` is called in place of the command, with
-    `servers` and those of the command's parameters that are in `also`.
+    `servers` and those of the command's parameters that are in `also`. If the command line also has the
+    cluster with the history, the command itself is called with `servers`, which otherwise is None.
     """
     options = (
         click.option(
@@ -55,7 +61,8 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
             metavar="HOST:PORT;...",
             envvar="NAMESRV_ADDR",
             show_envvar=True,
-            help="Name servers of a RocketMQ cluster, which is polled.",
+            help="Name servers of a RocketMQ cluster, which is polled; with --bootstrap-servers beside the "
+            "history there.",
         ),
         click.option(
             "--rocketmq-acl",
@@ -76,7 +83,10 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
             on_command_line = _on_command_line()
             others = [option for name, option in on_command_line.items() if name not in (*_OPTIONS, *also)]
             if own["namesrv"] is None or (others and "namesrv" not in on_command_line):
-                command(**given)
+                command(servers=None, **given)
+                return
+            if not _HISTORY.isdisjoint(on_command_line):
+                command(servers=_servers(**own), **given)
                 return
             if others:
                 raise click.UsageError(f"--namesrv does not go with {', '.join(others)}")
@@ -121,16 +131,35 @@ def explain_polled(
         show(visible_text(["", link(page_url, group_id)]))
 
 
+def with_polls(report: Report, servers: RocketMqServers) -> Report:
+    """Return the report on a group's history with what two polls of its cluster show."""
+
+    async def poll() -> PollReport:
+        from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # other sources do without
+
+        async with ClusterPoller(servers) as cluster:
+            polled, _ = await _poll_twice(cluster, report.group_id)
+            return polled
+
+    try:
+        return replace(report, polled=asyncio.run(poll()))
+    except (ClientError, HistoryUnavailable) as error:
+        return replace(report, notes=[*report.notes, f"the cluster cannot be polled: {error}"])
+
+
+def beside_polls_text(report: Report, clock: Clock) -> VisibleText:
+    """Return a report on a group's history as text, and after it what polls show."""
+    text = report_text(report, clock)
+    if report.polled is None:
+        return text
+    return visible_text([text, "The cluster now", poll_report_text(report.polled, clock)], "\n\n")
+
+
 async def _explain(servers: RocketMqServers, group_id: str, output: str, *, follow: bool) -> None:
     from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # other sources do without
 
     async with ClusterPoller(servers) as cluster:
-        began_s = time.monotonic()
-        before = await cluster.poll(group_id, reading_progress("answers"))
-        show_stderr(f"Polling the group again after {STANDS_MS // 1000} s.")
-        await asyncio.sleep(began_s + STANDS_MS / 1000 - time.monotonic())
-        poll = await cluster.poll(group_id, reading_progress("answers"))
-        report = poll_report(poll, before)
+        report, polls = await _poll_twice(cluster, group_id)
         if output == "text":
             show(poll_report_text(report, Clock()))
         elif follow:
@@ -141,7 +170,16 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
             show_stderr(
                 f"Polling every {FOLLOW_INTERVAL_S:.0f} s; what comes and goes in between is not seen."
             )
-            await _follow(cluster, report, [before, poll], output)
+            await _follow(cluster, report, polls, output)
+
+
+async def _poll_twice(cluster: "ClusterPoller", group_id: str) -> tuple[PollReport, list[GroupPoll]]:
+    began_s = time.monotonic()
+    before = await cluster.poll(group_id, reading_progress("answers"))
+    show_stderr(f"Polling the group again after {STANDS_MS // 1000} s.")
+    await asyncio.sleep(began_s + STANDS_MS / 1000 - time.monotonic())
+    poll = await cluster.poll(group_id, reading_progress("answers"))
+    return poll_report(poll, before), [before, poll]
 
 
 async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[GroupPoll], output: str) -> None:

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -22,8 +23,9 @@ from kafka_why.cli.parameters import (
     page_url_option,
     read_logs,
 )
-from kafka_why.cli.rocketmq_cluster import explain_polled, namesrv_options
+from kafka_why.cli.rocketmq_cluster import beside_polls_text, explain_polled, namesrv_options, with_polls
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
@@ -42,7 +44,6 @@ from kafka_why.why.history import (
 from kafka_why.why.report import Report, analyze, report_of
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
-from kafka_why.why.rocketmq.text import report_text as rocketmq_text
 from kafka_why.why.share_state import settings_notes
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock, VisibleText, parse_since, visible_text
@@ -60,6 +61,15 @@ class _Found(NamedTuple):
     members: Collection[str] = ()
     notes: Sequence[str] = ()
     live: LiveSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The form of the output, the page's address for its last line, and a RocketMQ cluster to poll."""
+
+    output: str
+    page_url: str | None
+    servers: RocketMqServers | None
 
 
 class _Cluster(NamedTuple):
@@ -116,6 +126,7 @@ _LINES = "lines"  # an output of one JSON document a line
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
 @as_object(BrokerLogOptions, "logs")
+@as_object(_Output, "shown")
 def why(
     group_id: str | None,
     client_config: ClientConfig | None,
@@ -123,8 +134,7 @@ def why(
     follow: bool,
     logs: BrokerLogOptions,
     since: str | None,
-    output: str,
-    page_url: str | None,
+    shown: _Output,
     prefix: str,
 ) -> None:
     """Explain a group's rebalances: when, caused by which member, how long, and which partitions moved.
@@ -139,13 +149,13 @@ def why(
     history, the command derives it from the records in the cluster's own __consumer_offsets, which go back
     hours or days. It needs READ on that topic, joins no group and writes nothing. If it may not read the
     topic, it polls the group. With --namesrv it polls a group of a RocketMQ cluster: its clients, the queues
-    that they hold, and their lag.
+    that they hold, and their lag. With --bootstrap-servers, too, that follows the group's history.
     """
     configure_logs()
     called_ms = now_ms()
     since_ms = _parse_since(since, called_ms)
     if group_id is None:
-        list_groups(logs, since_ms, output)
+        list_groups(logs, since_ms, shown.output)
         return
     _check_sources(client_config, source, logs, follow=follow)
     try:
@@ -161,11 +171,10 @@ def why(
     except (KafkaError, OSError, ValueError) as error:
         where = client_config or ", ".join(logs.files)
         raise click.ClickException(f"cannot read from {where}: {error}") from error
-    if follow and output == "json":
-        output = _LINES
-    _show_found(group_id, found, called_ms, since_ms, output)
-    if page_url is not None and output == "text":
-        show(visible_text(["", link(page_url, group_id)]))
+    output = _LINES if follow and shown.output == "json" else shown.output
+    _show_found(group_id, found, called_ms, since_ms, output, shown.servers)
+    if shown.page_url is not None and output == "text":
+        show(visible_text(["", link(shown.page_url, group_id)]))
     if found.live is not None:
         _follow(found.history or _NO_HISTORY, since_ms, found.live, output)
 
@@ -196,7 +205,14 @@ def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
     return found._replace(history=history_with_logs(found.history, read, notes))
 
 
-def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
+def _show_found(
+    group_id: str,
+    found: _Found,
+    now_ms: int,
+    since_ms: int | None,
+    output: str,
+    servers: RocketMqServers | None,
+) -> None:
     history = found.history
     if history is None:
         assert found.deliveries is not None, "a group is found by its history or its deliveries"
@@ -204,7 +220,7 @@ def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None,
     elif not history.entries:
         show_stderr(f"Nothing is known of members of group {group_id} yet.")
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
-        _show_rocketmq(group_id, history, now_ms, since_ms, output)
+        _show_rocketmq(group_id, history, now_ms, since_ms, output, servers)
     else:
         _show_kafka(group_id, history, found, now_ms, since_ms, output)
 
@@ -338,10 +354,18 @@ def _show_kafka(
     _show(shown, report_text, output)
 
 
-def _show_rocketmq(group_id: str, history: History, now_ms: int, since_ms: int | None, output: str) -> None:
+def _show_rocketmq(
+    group_id: str,
+    history: History,
+    now_ms: int,
+    since_ms: int | None,
+    output: str,
+    servers: RocketMqServers | None,
+) -> None:
     ours = [event for event in history.entries if isinstance(event, RocketMqHistoryEntry)]
     _note_left_out(group_id, len(history.entries) - len(ours), "Kafka's")
-    _show(rocketmq_report(group_id, ours, now_ms, since_ms), rocketmq_text, output)
+    report = rocketmq_report(group_id, ours, now_ms, since_ms)
+    _show(report if servers is None else with_polls(report, servers), beside_polls_text, output)
 
 
 def _note_left_out(group_id: str, entries: int, whose: str) -> None:

@@ -313,7 +313,11 @@ class _Pages:
         cached = self._sources.analyses.analysis(group_id, needed_ms, now_ms, is_patient=not is_live)
         unfolded = "all" in request.query_params
         if cached.rocketmq:
-            return rocketmq_page(group_id, cached.rocketmq, between_ms, now_ms, unfolded=unfolded)
+            polls = self._sources.polled_beside
+            polled = None if polls is None else polls(group_id)
+            return rocketmq_page(
+                group_id, cached.rocketmq, between_ms, now_ms, unfolded=unfolded, polled=polled
+            )
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
         if cached.analysis is None and not isinstance(facts.view, GroupSnapshot):
             raise RequestRefused(404, "the history of this group is older than what its topic keeps")

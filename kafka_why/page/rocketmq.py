@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.contract.rocketmq.history import HistoryEntry
+from kafka_why.page.rocketmq_cluster import PolledPage
 from kafka_why.page.timeline import (
     AXIS_PX,
     BANDS_PX,
@@ -56,7 +57,8 @@ class ChangeLine(Struct, frozen=True, kw_only=True):
 
 
 class RocketMqPage(Struct, frozen=True, kw_only=True):
-    """The data of a RocketMQ group's page. `clients` is None if the history does not have them all.
+    """The data of a RocketMQ group's page. `clients` is None if the history does not have them all. `polled`
+    is what polls of its cluster show, or why they show nothing, or None if it is not polled.
 
     `text` is the report of `why`, and numbers the changes as the lines do.
     """
@@ -72,6 +74,7 @@ class RocketMqPage(Struct, frozen=True, kw_only=True):
     changes: list[ChangeLine]
     changes_number: int
     text: str
+    polled: PolledPage | str | None = None
 
 
 def rocketmq_page(
@@ -81,6 +84,7 @@ def rocketmq_page(
     now_ms: int,
     *,
     unfolded: bool = False,
+    polled: PolledPage | str | None = None,
 ) -> RocketMqPage:
     """Return the page of a group with at least one entry, with the changes between the limits."""
     whole = report(group_id, entries, now_ms)
@@ -99,6 +103,7 @@ def rocketmq_page(
         changes=[_line(change) for change in reversed(within[-MAX_CHANGES:])],
         changes_number=len(within),
         text=report_text(shown, Clock())[:],  # a plain str, because msgspec encodes no subclass of str
+        polled=polled,
     )
 
 

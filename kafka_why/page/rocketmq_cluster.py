@@ -28,8 +28,8 @@ from kafka_why.wording import Clock, count
 WATCHED_S = 30.0
 """The time for which a group is polled again after a reader has opened it."""
 MAX_WATCHED = 10
-PATIENCE_S = 20.0
-"""The longest time that a reader waits for a group's first poll."""
+PATIENCE_S, BESIDE_PATIENCE_S = 20.0, 1.0
+"""The longest times that a reader waits for a group's first poll, and for one beside the group's history."""
 _PAUSE_S = 1.0
 
 
@@ -52,12 +52,15 @@ class _Watched:
 
 
 class ClusterFollower(FollowerThread):
-    """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped."""
+    """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped. If it `is_beside` a history,
+    it polls only the groups that readers look at, and touches them.
+    """
 
-    def __init__(self, servers: RocketMqServers, fleet: Fleet) -> None:
+    def __init__(self, servers: RocketMqServers, fleet: Fleet, *, is_beside: bool = False) -> None:
         super().__init__("page-rocketmq-follower", "polling the RocketMQ cluster for the page")
         self._servers = servers
         self._fleet = fleet
+        self._is_beside = is_beside
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: asyncio.Task[None] | None = None
         self._watched: dict[str, _Watched] = {}
@@ -68,13 +71,26 @@ class ClusterFollower(FollowerThread):
 
         Raises ClusterUnavailable, and HistoryUnavailable if the group is unknown.
         """
+        return self._page(group_id, PATIENCE_S)
+
+    def page_beside(self, group_id: str) -> PolledPage | str:
+        """Return a group's page as `page` does, or the reason why there is none. If the group is still being
+        polled, it is touched afterwards.
+        """
+        try:
+            return self._page(group_id, BESIDE_PATIENCE_S)
+        except (ClusterUnavailable, HistoryUnavailable) as error:
+            return str(error)
+
+    def _page(self, group_id: str, patience_s: float) -> PolledPage:
         loop = self._loop
         if loop is None:
             raise ClusterUnavailable(f"{self._servers} is not polled yet")
         future = asyncio.run_coroutine_threadsafe(self._report(group_id), loop)
         try:
-            report = future.result(PATIENCE_S)
+            report = future.result(patience_s)
         except TimeoutError:
+            future.add_done_callback(lambda _: self._fleet.touch(group_id))
             raise ClusterUnavailable(f"{group_id} is still being polled: load the page again") from None
         except CancelledError:
             raise ClusterUnavailable("the page is stopping") from None
@@ -105,7 +121,8 @@ class ClusterFollower(FollowerThread):
     async def _follow(self) -> None:
         async with ClusterPoller(self._servers) as self._cluster, asyncio.TaskGroup() as tasks:
             self._following, self._loop = asyncio.current_task(), asyncio.get_running_loop()
-            tasks.create_task(self._poll_all())
+            if not self._is_beside:
+                tasks.create_task(self._poll_all())
             tasks.create_task(self._poll_watched())
             if self._stopped.is_set():  # before `stop` could cancel
                 raise asyncio.CancelledError

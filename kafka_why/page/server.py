@@ -112,7 +112,8 @@ class Page(Startable):
     `source` is where the data is, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
     only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
     connect to, `metrics_url` that of the coordinator's metrics, or None if unknown. With `watches_broker` the
-    page also shows groups that use the broker's own coordinator, because none should.
+    page also shows groups that use the broker's own coordinator, because none should. With `rocketmq` the
+    pages of RocketMQ groups also have what polls of that cluster show.
     """
 
     def __init__(
@@ -126,10 +127,14 @@ class Page(Startable):
         tls: TlsFiles | None = None,
         metrics_url: str | None = None,
         watches_broker: bool = False,
+        rocketmq: RocketMqServers | None = None,
     ) -> None:
         read = _data_source(client_config, source)
         fleet, histories = read.fleet, read.histories
         self._followers = read.followers
+        beside = None if rocketmq is None else ClusterFollower(rocketmq, fleet, is_beside=True)
+        if beside is not None:
+            self._followers = (*self._followers, beside)
         self._overview = overview = OverviewThread(fleet)
         self._broker_groups = BrokerGroups(client_config) if client_config and watches_broker else None
         self._analyses = analyses = Analyses(histories, fleet)
@@ -146,6 +151,7 @@ class Page(Startable):
             deliveries=read.deliveries,
             remarks=read.remarks,
             polled=read.polled,
+            polled_beside=None if beside is None else beside.page_beside,
             broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
         self._web = WebServer(app(sources, access or Access(names_of(listening))), listening, tls)

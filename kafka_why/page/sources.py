@@ -23,7 +23,8 @@ class PageSources(NamedTuple):
     `lines_version`. `read_age_s` is the age of the last read of the topics. `service_topics` is None for the
     brokers' own topic, and `remarks` say how much of that was read. `service_state` is None if the
     coordinator's is unknown. `broker_groups` are those of the embedded broker's coordinator. `polled`
-    returns the page of a group of a RocketMQ cluster.
+    returns the page of a group of a RocketMQ cluster, and `polled_beside` what to show of one beside its
+    history.
     """
 
     fleet: Fleet
@@ -40,6 +41,7 @@ class PageSources(NamedTuple):
     remarks: Callable[[], list[str]] = list
     now_ms: Callable[[], int] = now_ms
     polled: Callable[[str], PolledPage] | None = None
+    polled_beside: Callable[[str], PolledPage | str] | None = None
 
 
 HOLD_S = 5.0

@@ -1,11 +1,13 @@
 """The coordinator and the gateway that all tests share which can: each gives its groups names of its own."""
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaAdminClient
 
+from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker
 from gateway.net.server import GatewayOptions
 from gateway.upstream.connections import Address
@@ -14,8 +16,8 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic
-from tests.harness.rocketmq_cluster import RocketMqCluster
-from tests.harness.shared import PREFIX, Coordinated, Services
+from tests.harness.rocketmq_cluster import RocketMqAt, RocketMqCluster
+from tests.harness.shared import PREFIX, START_TIMEOUT_S, Coordinated, Services
 from tests.harness.transactions import Wire
 
 
@@ -77,6 +79,36 @@ def rocketmq(services: Services, tmp_path_factory: pytest.TempPathFactory) -> It
     """Yield a real RocketMQ cluster, which no test stops: give topics and groups names of their own."""
     with RocketMqCluster(services.rocketmq(), tmp_path_factory.mktemp("rocketmq")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_gateway_at(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., str]]:
+    """Yield a function that starts a gateway before a cluster, and returns the address of its name server.
+    With --plain-rocketmq, that of the cluster's own.
+    """
+    with Children(tmp_path_factory.mktemp("gateways")) as children:
+
+        def start(name: str, at: RocketMqAt, *arguments: str) -> str:
+            if request.config.getoption("plain_rocketmq"):
+                return at.name_server
+            broker = request.getfixturevalue("broker").bootstrap_servers
+            request.getfixturevalue("coordinated")
+            command = ["rocketmq-gateway", "--json", "--bootstrap-servers", broker, "--prefix", PREFIX]
+            command += ["--namesrv", at.name_server, "--listen", "127.0.0.1:0", *arguments]
+            child = children.start(name, *command)
+            return str(
+                json.loads(child.wait_for_line(lambda line: '"gateway"' in line, START_TIMEOUT_S))["gateway"]
+            )
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def rocketmq_gateway(rocketmq: RocketMqCluster, rocketmq_gateway_at: Callable[..., str]) -> str:
+    """Return the address of a gateway before that cluster."""
+    return rocketmq_gateway_at("gateway", rocketmq.at)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Unmodified RocketMQ clients: the same stories end in the same way at a plain cluster and at the gateway."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cli.processes.child import Children
 from embedded.rocketmq import BrokerNode
 from tests.harness.certificates import Authority
 from tests.harness.rocketmq_clients import JavaClient, JavaClientFailed, JavaClients
@@ -17,14 +15,12 @@ from tests.harness.rocketmq_cluster import (
     ACLS,
     CREDENTIALS,
     QUEUES,
-    RocketMqAt,
     RocketMqCluster,
     address_of,
     embedded_rocketmq,
     new_group,
 )
 from tests.harness.rocketmq_go_clients import GoClients
-from tests.harness.shared import PREFIX, START_TIMEOUT_S
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -80,51 +76,22 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def gateway_at(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., str]]:
-    """Yield a function that starts a gateway before a cluster, and returns the address of its name server.
-    With --plain-rocketmq, that of the cluster's own.
-    """
-    with Children(tmp_path_factory.mktemp("gateways")) as children:
-
-        def start(name: str, at: RocketMqAt, *arguments: str) -> str:
-            if request.config.getoption("plain_rocketmq"):
-                return at.name_server
-            broker = request.getfixturevalue("broker").bootstrap_servers
-            request.getfixturevalue("coordinated")
-            command = ["rocketmq-gateway", "--json", "--bootstrap-servers", broker, "--prefix", PREFIX]
-            command += ["--namesrv", at.name_server, "--listen", "127.0.0.1:0", *arguments]
-            child = children.start(name, *command)
-            return str(
-                json.loads(child.wait_for_line(lambda line: '"gateway"' in line, START_TIMEOUT_S))["gateway"]
-            )
-
-        yield start
-
-
-@pytest.fixture(scope="module")
-def name_server(rocketmq: RocketMqCluster, gateway_at: Callable[..., str]) -> str:
-    return gateway_at("gateway", rocketmq.at)
-
-
-@pytest.fixture(scope="module")
-def producer(rocketmq: RocketMqCluster, name_server: str) -> JavaClient:
-    return rocketmq.clients.producer(name_server=name_server)
+def producer(rocketmq: RocketMqCluster, rocketmq_gateway: str) -> JavaClient:
+    return rocketmq.clients.producer(name_server=rocketmq_gateway)
 
 
 @pytest.fixture
-def story(rocketmq: RocketMqCluster, name_server: str, producer: JavaClient) -> Story:
-    return Story(rocketmq, name_server, producer, rocketmq.create_topic(), new_group())
+def story(rocketmq: RocketMqCluster, rocketmq_gateway: str, producer: JavaClient) -> Story:
+    return Story(rocketmq, rocketmq_gateway, producer, rocketmq.create_topic(), new_group())
 
 
 @pytest.fixture
-def other_jvm(name_server: str, tmp_path: Path) -> Iterator[Callable[..., JavaClients]]:
+def other_jvm(rocketmq_gateway: str, tmp_path: Path) -> Iterator[Callable[..., JavaClients]]:
     """Yield a function that starts another JVM with clients."""
     started: list[JavaClients] = []
 
     def start(**options: Any) -> JavaClients:
-        started.append(JavaClients(name_server, tmp_path / str(len(started)), **options))
+        started.append(JavaClients(rocketmq_gateway, tmp_path / str(len(started)), **options))
         return started[-1]
 
     yield start
@@ -298,7 +265,9 @@ class Secured(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def secured(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(
+    rocketmq_gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
     nodes = [BrokerNode(), BrokerNode("broker-a", 1), BrokerNode("broker-b")]
     folder = tmp_path_factory.mktemp("secured")
     authority = Authority(folder)
@@ -334,7 +303,7 @@ def secured(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFac
         ) as servers,
         RocketMqCluster(address_of(servers), folder / "clients", **CREDENTIALS) as cluster,
     ):
-        name_server = gateway_at("gateway-with-acls-and-tls", cluster.at, *given)
+        name_server = rocketmq_gateway_at("gateway-with-acls-and-tls", cluster.at, *given)
         yield Secured(cluster, name_server, java_properties({"tls.enable": "true", **of_clients}))
 
 

@@ -11,8 +11,10 @@ from urllib.request import urlopen
 import pytest
 
 from cli import main
+from embedded.broker import EmbeddedBroker
 from kafka_why.cli import rocketmq_cluster
 from kafka_why.connections.rocketmq import RocketMqServers
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
 from kafka_why.why.rocketmq.polled.cluster import ClusterPoller
@@ -22,6 +24,7 @@ from tests.harness.followed import Followed, follow
 from tests.harness.rocketmq_clients import JavaClient, JavaClients
 from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, embedded_rocketmq, new_group
 from tests.harness.run_command import hold
+from tests.harness.shared import PREFIX
 from tests.harness.waiting import wait_until
 
 ADMIN, SECRET = "admin-of-the-tests", "secret-of-the-tests"
@@ -186,6 +189,41 @@ def test_follow_reports_joins_leaves_and_moved_queues(rocketmq: RocketMqCluster)
         wait_until(lambda: {"ClientConnected", "QueuesMoved"} <= types(followed, second), "it came")
         second.stop()
         wait_until(lambda: "ClientGone" in types(followed, second), "it went")
+
+
+@pytest.mark.usefixtures("at_once", "layout")
+def test_holders_are_beside_the_gateways_history(
+    rocketmq: RocketMqCluster, rocketmq_gateway: str, broker: EmbeddedBroker
+) -> None:
+    """Polls reach the clients through the gateway, too."""
+    topic, group = rocketmq.create_topic(), new_group()
+    consumer = rocketmq.clients.push(group, topic, name_server=rocketmq_gateway)
+    wait_until(lambda: len(consumer.held) == QUEUES, "one consumer holds all queues")
+    command = ["why", group, "--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
+    command += ["--namesrv", rocketmq_gateway]
+
+    def report() -> dict[str, Any]:
+        result = invoke(main, [*command, "-o", "json"])
+        return json.loads(result.stdout) if result.exit_code == 0 else {}  # the history may be behind
+
+    wait_until(lambda: bool(report()), "the group's history")
+    found = report()
+    assert [one["kind"] for one in found["changes"]] == ["client connected"]
+    assert holders(found["polled"], topic) == {consumer.name: set(consumer.held)}
+    text = invoke(main, command).stdout
+    assert "what it holds is below, by polls" in text
+    assert f"{topic} 0-{QUEUES - 1} of broker-a" in text.partition("The cluster now")[2]
+    servers, layout = RocketMqServers((rocketmq_gateway,)), TopicLayout.named(PREFIX)
+    with (
+        listening_at("127.0.0.1", 0) as listening,
+        Page(broker.client_config, layout, listening, connect_to="", rocketmq=servers),
+    ):
+
+        def polled() -> Any:
+            return get(f"{url_of(listening)}api/group?id={group}")["polled"]
+
+        wait_until(lambda: not isinstance(polled(), str), "the page has polled the group")
+        assert holders(polled()["report"], topic) == {consumer.name: set(consumer.held)}
 
 
 def types(followed: Followed, client: JavaClient) -> set[str]:

@@ -18,7 +18,7 @@ from kafka_why.rocketmq_group import (
     TO_DO_SUBSCRIPTIONS,
     shown_subscriptions,
 )
-from kafka_why.why.rocketmq.polled.model import Symptom, SymptomKind
+from kafka_why.why.rocketmq.polled.model import PollReport, Symptom, SymptomKind
 from kafka_why.wording import count, duration_text, shortened
 
 
@@ -163,7 +163,8 @@ class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="Rocke
     """A report on a group. `consumers` are the current connections, unchanged since `consumers_since_ms`.
     `topics` is None if the history does not have the topics. `request_modes` has the topics whose queues the
     coordinator assigns to clients that query it. `notifications` counts how often the coordinator notified
-    all connections. `symptoms` are the current faults, the most serious first.
+    all connections. `symptoms` are the current faults, the most serious first. `polled` is what polls of the
+    group's cluster show, or None if it was not polled.
     """
 
     group_id: str
@@ -182,6 +183,7 @@ class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="Rocke
     symptoms: list[Symptom]
     notes: list[str]
     changes: list[Change]
+    polled: PollReport | None = None
 
 
 RECENT_MS = 3_600_000

@@ -37,6 +37,7 @@ _QUEUES = (
     "each client computes its own share and does not report it, so the history has no queues; "
     "why GROUP --namesrv ADDRESSES asks the clients"
 )
+_POLLED_QUEUES = "each client computes its own share; what it holds is below, by polls"
 # For these kinds the first line of a change contains the whole reason.
 _EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
 # RocketMQ never sends a notification for these kinds. For other kinds the group's configuration decides.
@@ -91,7 +92,7 @@ def _summary(report: Report, clock: Clock) -> Lines:
         yield "Clients", _clients(report.consumers)
     if report.topics:
         yield "Topics", shortened(report.topics)
-    yield "Queues", _QUEUES
+    yield "Queues", _QUEUES if report.polled is None else _POLLED_QUEUES
     for topic, mode in report.request_modes.items():
         yield "", f"but the coordinator assigns the queues of {topic} to clients that query it: {mode}"
     since_ms = report.from_ms if report.since_ms is None else max(report.since_ms, report.from_ms)

@@ -224,3 +224,11 @@ def test_client_that_does_not_answer_has_not_given_its_queues_up() -> None:
     missed = poll([view(error="timeout"), view("A", broker="b/0")], WELL.clients[:1])
     there = poll([view("B"), view("A", broker="b/0")], WELL.clients)
     assert list(changes(there, missed)) == list(changes(missed, there)) == []
+
+
+def test_lag_is_shown_by_queue_the_largest_first() -> None:
+    offsets = [QueueOffsets(queue(n), 5, 5 + lag) for n, lag in enumerate((2, 0, 9))]
+    text = poll_report_text(poll_report(replace(WELL, offsets=offsets), None), Clock(UTC))
+    assert "T: 7 queues, 11 messages behind (2 of a: 9, 0 of a: 2)\n" in text
+    level = poll_report_text(poll_report(replace(WELL, offsets=offsets[1:2]), None), Clock(UTC))
+    assert "T: 7 queues, 0 messages behind\n" in level

@@ -170,12 +170,15 @@ def _summary(report: PollReport, clock: Clock) -> Lines:
 
 
 def _topic(topic: str, expressions: list[str], poll: GroupPoll) -> str:
-    queues = sum(queue.topic == topic for queue in poll.queues)
+    text = subscription_text(topic, " and ".join(expressions))
+    queues = count(sum(queue.topic == topic for queue in poll.queues), "queue")
     offsets = [one for one in poll.offsets if one.queue.topic == topic and one.stored is not None]
-    behind = (
-        f"{count(sum(one.behind for one in offsets), 'message')} behind" if offsets else "no stored offset"
-    )
-    return f"{subscription_text(topic, ' and '.join(expressions))}: {count(queues, 'queue')}, {behind}"
+    if not offsets:
+        return f"{text}: {queues}, no stored offset"
+    late = sorted((one for one in offsets if one.behind), key=lambda one: (-one.behind, one.queue))
+    by_queue = shortened([f"{one.queue.queue_id} of {one.queue.broker_name}: {one.behind}" for one in late])
+    behind = count(sum(one.behind for one in late), "message")
+    return f"{text}: {queues}, {behind} behind{f' ({by_queue})' if late else ''}"
 
 
 def _clients(poll: GroupPoll) -> str:
