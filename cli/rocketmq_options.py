@@ -15,7 +15,13 @@ from cli.coordinator_parameters import checked_pairs
 from gateway.limits import Limits
 from gateway.net.proxy_protocol import Network, parse_network
 from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts, parse_broker_port
-from gateway.rocketmq.options import DRAIN_TIMEOUT_S, ROCKETMQ_SETTINGS, RocketmqOptions, rocketmq_limits
+from gateway.rocketmq.options import (
+    DRAIN_TIMEOUT_S,
+    LAG_QUEUES,
+    ROCKETMQ_SETTINGS,
+    RocketmqOptions,
+    rocketmq_limits,
+)
 from gateway.security.authentication import ListenerSecurity, SecurityError
 from kafka_why.cli.parameters import (
     ADDRESS,
@@ -69,6 +75,7 @@ class RocketmqListening:
     rocketmq_proxies: tuple[Network, ...]
     rocketmq_limits: Limits
     rocketmq_drain_timeout_s: float
+    rocketmq_lag_queues: int
 
     def __post_init__(self) -> None:
         if self.rocketmq_advertised is not None and self.rocketmq_advertised_host is not None:
@@ -122,6 +129,7 @@ class RocketmqListening:
             upstream_tls=servers.tls,
             proxy_line=self.rocketmq_proxy_protocol,
             allowed_codes=frozenset(self.rocketmq_allowed_codes),
+            lag_queues=self.rocketmq_lag_queues,
             is_tls_permissive=self.rocketmq_tls_mode == _PERMISSIVE,
             proxies=self.rocketmq_proxies,
             security=security,
@@ -290,6 +298,14 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
             show_default=True,
             metavar="SECONDS",
             help="Time that clients have to move to another gateway when this one is stopped (GO_AWAY).",
+        ),
+        click.option(
+            f"--{prefix}lag-queues",
+            "rocketmq_lag_queues",
+            type=WholeNumber(0),
+            default=LAG_QUEUES,
+            show_default=True,
+            help="Queues whose lag is in the metrics, at most. Brokers are polled for it.",
         ),
     )
 

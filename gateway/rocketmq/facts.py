@@ -118,6 +118,12 @@ class ClusterFacts:
         """Return the readable queues of a topic at all its brokers, or None if its route is not known."""
         return await self._or_default(None, self._topic_queues.get(topic), RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
+    async def fetch_topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """Return the same from a name server, for which no client's request waits."""
+        return await self._or_default(
+            None, self._fetch_topic_queues(topic), RequestCode.GET_ROUTEINFO_BY_TOPIC
+        )
+
     async def has_acls(self, address: str) -> bool:
         """Return True unless the broker of this address is known not to authenticate its clients."""
         code = RequestCode.GET_BROKER_CONFIG

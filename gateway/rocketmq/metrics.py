@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from gateway.metrics.numbers import REASONS, DurationHistogram, Family, Numbers, Values
+from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.remoting.codes import RequestCode
 
 ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"
@@ -38,6 +39,9 @@ class RocketmqCounts:
         self.upstream_connects: Counter[str] = Counter()
         self.held = 0
         self.held_s = 0.0
+        self.lags: Mapping[tuple[str, MessageQueue], int] = {}
+        """By group and queue, as last polled."""
+        self.lag_groups_left_out = 0
 
 
 ROCKETMQ_FAMILIES: Mapping[str, Family] = {
@@ -64,6 +68,14 @@ ROCKETMQ_FAMILIES: Mapping[str, Family] = {
     "held_bytes": Family("gauge", "Bytes of unanswered requests, above 16 KiB per client."),
     "loop_held": Family("counter", "Steps of the event loop of more than 20 ms of processor time."),
     "loop_held_seconds": Family("counter", "The processor time of these steps."),
+    "consumer_lag_messages": Family(
+        "gauge",
+        "Messages of a queue behind the offset that the group has stored, polled each 30 s.",
+        ("group", "topic", "broker", "queue"),
+    ),
+    "consumer_lag_groups_left_out": Family(
+        "gauge", "Groups without the lag of some queues, because there are more than --lag-queues."
+    ),
     "draining": Family("gauge", "1 while the gateway drains."),
 }
 """All metrics, by name without the prefix."""
@@ -87,6 +99,11 @@ def rocketmq_numbers(counts: RocketmqCounts) -> Numbers:
         "sent_bytes": {(): [counts.sent_bytes]},
         "loop_held": {(): [counts.held]},
         "loop_held_seconds": {(): [counts.held_s]},
+        "consumer_lag_messages": {
+            (group_id, queue.topic, queue.broker_name, str(queue.queue_id)): [lag]
+            for (group_id, queue), lag in counts.lags.items()
+        },
+        "consumer_lag_groups_left_out": {(): [counts.lag_groups_left_out]},
     }
 
 

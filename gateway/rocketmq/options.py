@@ -17,6 +17,7 @@ from kafka_why.numbers import parse_whole_number
 from kafka_why.remoting.frames import FRAME_MAX_BYTES
 
 DRAIN_TIMEOUT_S = 5.0
+LAG_QUEUES = 1_000
 
 
 def rocketmq_limits(settings: Mapping[str, str] = MappingProxyType({})) -> Limits:
@@ -63,7 +64,7 @@ class RocketmqOptions:
 
     `credentials` (access key, secret key) and `upstream_tls` are for the cluster. With `proxy_line` brokers
     see the clients' addresses. `allowed_codes` are request codes that pass although they are refused by
-    default.
+    default. The metrics have the lag of `lag_queues` queues at most.
     """
 
     client_config: ClientConfig
@@ -81,6 +82,7 @@ class RocketmqOptions:
     upstream_tls: ssl.SSLContext | None = None
     proxy_line: bool = True
     allowed_codes: frozenset[int] = frozenset()
+    lag_queues: int = LAG_QUEUES
     is_tls_permissive: bool = False
     proxies: tuple[Network, ...] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)

@@ -1,7 +1,7 @@
 """A gateway for RocketMQ's clients, and its requests about groups, at all broker ports."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from uuid import uuid4
@@ -14,6 +14,7 @@ from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
+from gateway.rocketmq.lags import QueueLags
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.peers import Peers, Restart
@@ -30,6 +31,7 @@ from gateway.running import (
 )
 from gateway.service import NoSuchReplyPartition, check_reply_partition
 from gateway.upstream.connections import UpstreamLost
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.connections.used_settings import ClientConfigError
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import SetMessageRequestMode
@@ -69,6 +71,16 @@ class RocketmqGroupRequests:
         """Return the session of a client connection."""
         session = self._sessions[client.connection] = GroupSession(self._parts, client, self._sessions.pop)
         return session
+
+    async def follow_lags(
+        self, options: RocketmqOptions, brokers: Callable[[], Iterable[BrokerAddress]]
+    ) -> None:
+        """Poll the lags of the groups for the metrics, until cancelled."""
+        servers = RocketMqServers(options.namesrv, options.credentials, options.upstream_tls)
+        lags = QueueLags(
+            servers, self._parts.groups, self._parts.facts, self._counts, max_queues=options.lag_queues
+        )
+        await lags.follow(brokers)
 
     async def coordinator_check(self) -> str | None:
         """Return the reason why the coordinator is not usable, or None."""
@@ -170,8 +182,10 @@ async def _serve(
     async def name_server() -> str | None:
         return gateway.unreachable
 
+    following: asyncio.Task[None] | None = None
     try:
         await gateway.start()
+        following = asyncio.create_task(requests.follow_lags(options, gateway.table.brokers))
         readiness = Readiness(gateway, {NAME_SERVER: name_server, COORDINATOR: requests.coordinator_check})
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -179,4 +193,7 @@ async def _serve(
         with loop_watched(counts):
             await stop.wait()
     finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         await gateway.close()

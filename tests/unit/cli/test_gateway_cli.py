@@ -146,6 +146,7 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
         "--gateway-name=one",
         "--proxy-protocol-from=10.0.1.0/24",
         "--proxy-protocol-from=::1",
+        "--lag-queues=7",
     )
     assert found.namesrv == ("mq-1:9876", "mq-2:9876")
     assert found.advertised == AddressTemplate("mq.example.org:{port}")
@@ -153,6 +154,7 @@ def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
     assert (found.limits.frame_bytes, found.limits.connections) == (65_536, 5)
     assert (found.proxy_line, found.credentials) == (False, ("me", "secret"))
     assert found.allowed_codes == {205}
+    assert found.lag_queues == 7
     assert found.proxies == (ip_network("10.0.1.0/24"), ip_network("::1"))
     assert "secret" not in repr(found)
     assert (found.name, options("--listen=h:9").name.rpartition(":")[2]) == ("one", "9")

@@ -4,9 +4,12 @@ import os
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+from cli.page_child import PolledCluster
 from cli.run_page import RunPage
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import child_pids, command_of, wait_until
 
@@ -25,11 +28,15 @@ def is_served(url: str) -> bool:
         return False
 
 
-def test_page_process_that_ends_is_restarted_at_the_same_address() -> None:
+def test_page_process_that_ends_is_restarted_at_the_same_address(tmp_path: Path) -> None:
     """It ends with the service, and nothing of it is left."""
+    keys = tmp_path / "tools.yml"
+    keys.write_text("accessKey: a\nsecretKey: b\n")
+    rocketmq = PolledCluster(("127.0.0.1:1",), str(keys), None)
+    assert rocketmq.servers() == RocketMqServers(("127.0.0.1:1",), ("a", "b"))
     with RunPage(0) as page:
         layout, nowhere = TopicLayout.named("page"), "http://127.0.0.1:1"
-        page.start(NOBODY, layout, "127.0.0.1:9092", nowhere)
+        page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, rocketmq=rocketmq)
         wait_until(lambda: is_served(page.url), "the page")
         (first,) = pages()
         os.kill(first, signal.SIGKILL)

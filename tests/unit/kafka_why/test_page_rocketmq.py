@@ -1,6 +1,8 @@
 """The page of a group of RocketMQ's: lanes of clients, what they were told, who went, and why."""
 
+import json
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,9 +11,14 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.rocketmq.history import HistoryEntry
 from kafka_why.page.rocketmq import MAX_CHANGES, MAX_NOTIFICATIONS, RocketMqPage, rocketmq_page
+from kafka_why.page.rocketmq_cluster import PolledPage
 from kafka_why.page.timeline import GIVES, HOLDS, MAX_LANES, LaneRow
+from kafka_why.why.history import History
+from kafka_why.why.rocketmq.polled.symptoms import poll_report
 from tests.harness.examples import examples
+from tests.unit.kafka_why.test_page_access import answer, serving
 from tests.unit.kafka_why.test_why_rocketmq import Clocked, played
+from tests.unit.kafka_why.test_why_rocketmq_polled import WELL
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
 ALL_MS = (BEGIN_MS - 1, END_MS)
@@ -54,6 +61,30 @@ def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry
 def test_page_is_encoded_as_json(story: list[HistoryEntry]) -> None:
     """msgspec encodes no subclass of str, such as the text that `why` prints."""
     assert b"DUPLICATE CLIENT ID" in msgspec.json.encode(page(story))
+
+
+@pytest.mark.parametrize(
+    ("polled", "shown"),
+    [
+        (
+            PolledPage(group_id="g", now_ms=0, report=poll_report(WELL, None), text="A  T 0-3"),
+            b"A  T 0-3</pre>",
+        ),
+        ("g is still being polled", b"Not known: g is still being polled.</p>"),
+    ],
+)
+def test_page_has_what_polls_show_or_why_they_show_nothing(
+    story: list[HistoryEntry], polled: PolledPage | str, shown: bytes
+) -> None:
+    history = History([*story], frozenset(), from_start=True, records_read=len(story))
+    known: dict[str, Any] = {"read": lambda *_: history, "now_ms": lambda: END_MS}
+    with serving(**known) as listening, serving(**known, polled_beside=lambda _: polled) as beside:
+        bodies = [answer(it, "/group?id=g")[2] for it in (listening, beside)]
+        assert [b"The cluster now" in body for body in bodies] == [False, True]
+        assert shown in bodies[1]
+        assert json.loads(answer(listening, "/api/group?id=g")[2])["polled"] is None
+        found = json.loads(answer(beside, "/api/group?id=g")[2])["polled"]
+        assert found == json.loads(msgspec.json.encode(polled))
 
 
 def test_client_id_on_two_connections_is_marked_and_listed_first(story: list[HistoryEntry]) -> None:

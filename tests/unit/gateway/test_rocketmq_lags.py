@@ -1,0 +1,94 @@
+"""The lag of each queue of the coordinator's groups in the gateway's metrics, polled from a stub broker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.rocketmq.brokers import BrokerAddress
+from gateway.rocketmq.facts import ClusterFacts
+from gateway.rocketmq.lags import QueueLags
+from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
+from kafka_why.connections.rocketmq import RocketMqServers
+from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.why.rocketmq.polled import server
+from tests.harness.rocketmq_gateway import QUEUES, PlayedGateway, heartbeat_body, rocketmq, started
+
+STORED, END = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET
+Poll = Callable[..., Awaitable[RocketmqCounts]]
+
+
+def play(monkeypatch: pytest.MonkeyPatch, test: Callable[[PlayedGateway, Poll], Awaitable[None]]) -> None:
+    """Run a test with a group g, whose only client has stored the offset 5 of 12."""
+    monkeypatch.setattr(server, "REQUESTS_PER_S", 10_000)
+
+    async def played() -> None:
+        async with rocketmq() as broker, started(broker) as gateway:
+            broker.answers[STORED] = (0, {"offset": "5"}, b"")
+            broker.answers[END] = (0, {"offset": "12"}, b"")
+            await gateway.client("c1").heartbeat("g")
+
+            async def poll(max_queues: int = 100, address: str = broker.address) -> RocketmqCounts:
+                counts, facts = RocketmqCounts(), ClusterFacts([broker.address])
+                access = RocketMqServers((broker.address,))
+                lags = QueueLags(access, gateway.core, facts, counts, max_queues)
+                await lags.poll([BrokerAddress("b", 1, "x:1"), BrokerAddress("b", 0, address)])
+                await lags.close()
+                await facts.close()
+                return counts
+
+            await test(gateway, poll)
+
+    asyncio.run(played())
+
+
+def test_lag_of_each_queue_is_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        series = rocketmq_numbers(await poll())["consumer_lag_messages"]
+        assert series == {("g", "T", "b", str(number)): [7] for number in range(QUEUES)}
+        asked = [it.ext_fields for it in gateway.broker.asked if it.code == STORED]
+        assert {it["queueId"] for it in asked} == {str(number) for number in range(QUEUES)}
+        assert asked[0]["consumerGroup"] == "g" and asked[0]["setZeroIfNotFound"] == "false"
+        gateway.broker.answers[END] = (0, {"offset": "4"}, b"")
+        assert set((await poll()).lags.values()) == {0}
+        gateway.broker.answers[STORED] = (ResponseCode.QUERY_NOT_FOUND, {}, b"")
+        assert (await poll()).lags == {}
+
+    play(monkeypatch, test)
+
+
+def test_number_of_polled_queues_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        await gateway.client("c2").heartbeat("h")
+        found = {most: await poll(most) for most in (QUEUES - 1, QUEUES, 2 * QUEUES)}
+        assert {most: len(it.lags) for most, it in found.items()} == {most: most for most in found}
+        assert [it.lag_groups_left_out for it in found.values()] == [2, 1, 0]
+
+    play(monkeypatch, test)
+
+
+def test_group_that_broadcasts_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        body = heartbeat_body("c2", "h")
+        body["consumerDataSet"][0]["messageModel"] = "BROADCASTING"
+        await gateway.client("c2").ask(RequestCode.HEART_BEAT, body)
+        assert {group_id for group_id, _ in (await poll()).lags} == {"g"}
+
+    play(monkeypatch, test)
+
+
+@pytest.mark.parametrize(("is_away", "asked"), [(False, QUEUES), (True, 0)])
+def test_queues_whose_broker_gives_no_offset_have_no_lag(
+    monkeypatch: pytest.MonkeyPatch, is_away: bool, asked: int
+) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        gateway.broker.answers[END] = (ResponseCode.NO_PERMISSION, {}, b"")
+        with capture_logs() as logs:
+            found = await poll(address="127.0.0.1:1") if is_away else await poll()
+        assert found.lags == {}
+        assert logs[0]["event"] == "the lags at a broker are not known"
+        assert gateway.broker.codes().count(END) == asked
+
+    play(monkeypatch, test)
