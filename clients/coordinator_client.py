@@ -78,7 +78,7 @@ class AnswerReader:
                 continue
             has_read = True
             headers = message.headers()
-            if headers and not self._early.counts(self._partition, cast(Headers, headers)):
+            if headers and not self._early.accepts(self._partition, cast(Headers, headers)):
                 continue
             if (value := message.value()) is not None:
                 values.append(value)

@@ -155,7 +155,7 @@ class TopicsClient:
             if message.error():
                 raise WrongAnswer(f"the responses topic cannot be read: {message.error()}")
             headers: Any = message.headers()
-            if not self._counting.counts(message.partition(), headers):
+            if not self._counting.accepts(message.partition(), headers):
                 continue  # a marker, or of a replica that has been replaced
             for value in unpack(message.value() or b""):
                 answer = _decode(value)

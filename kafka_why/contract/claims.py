@@ -1,7 +1,7 @@
 """Claims, the records of the owner topic. A claim makes a coordinator the owner of the other topics.
 
-The claim with the highest epoch is in force; of several with that epoch, the one that was appended first.
-docs/decisions/0012-owner-of-the-topics.md has the reasons.
+The claim with the highest epoch is in force. If several claims have this epoch, the first one in the log is
+in force. docs/decisions/0012-owner-of-the-topics.md has the reasons.
 """
 
 from datetime import UTC, datetime  # noqa: TID251 - writes a time as text, and reads no clock
@@ -13,14 +13,14 @@ from kafka_why.contract.codec import UNREADABLE
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic: from then on this coordinator owns the topics. The record's key is
-    `claim_id`.
+    """A record of the owner topic, with which a coordinator becomes the owner of the topics. The record's key
+    is `claim_id`.
 
-    `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
-    `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
-    interval between its clock records. `checkpoint` is the location of the state if that is not in the
-    folder; `place` then distinguishes folders with the same path on machines with the same name.
-    `is_released`: the coordinator has stopped cleanly.
+    `owner_id` identifies the state in `folder`, so a restart on the same folder makes the next claim without
+    waiting. `since_ms` is the time of the claim by the clock of the claiming process. `tick_interval_ms` is
+    the interval between its clock records. `checkpoint` is the location of the state if it is not in
+    `folder`. Then `place` distinguishes folders with the same path on machines with the same name.
+    `is_released` is True if the coordinator has stopped cleanly.
     """
 
     version: int = 1
@@ -47,11 +47,11 @@ class Claims:
     """The claims on an owner topic, as of the last applied record."""
 
     def __init__(self) -> None:
-        # Claims by key, each with the offset of its first record.
+        # By key, the claim and the offset of its first record.
         self._claims: dict[str, tuple[int, Claim]] = {}
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
-        """Apply the next record of the topic. Return False if it is not a claim, so it changes nothing."""
+        """Apply the next record of the topic. Return False if the record is not a claim."""
         name = (key or b"").decode(errors="replace")
         if value is None:
             self._claims.pop(name, None)
@@ -65,15 +65,15 @@ class Claims:
         return True
 
     def in_force(self) -> Claim | None:
-        """Return the claim in force, or None if there is none."""
+        """Return the claim in force, or None if the topic has no claim."""
         claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
         return claims[0][1] if claims else None
 
     def after(self, epoch: int) -> Claim | None:
-        """Return the claim in force if its epoch is later than this one, else None."""
+        """Return the claim in force if its epoch is greater than `epoch`, else None."""
         in_force = self.in_force()
         return in_force if in_force is not None and in_force.epoch > epoch else None
 
     def ids(self) -> list[str]:
-        """Return the ids of all claims that were not removed."""
+        """Return the ids of all claims without a tombstone."""
         return list(self._claims)

@@ -1,14 +1,13 @@
-"""Records on the topics: JSON in UTF-8, one msgspec Struct a record. docs/protocol.md describes the formats.
+"""Encodes and decodes records: JSON in UTF-8, one msgspec Struct per record. docs/protocol.md describes them.
 
-Only this module decodes requests. A record that cannot be a request becomes a `Refusal` with the reason and,
-if it can be read, the sender's address.
+Only this module decodes requests. A record that is not a valid request becomes a `Refusal` with the reason
+and, if the sender's address can be read, with the address.
 
-A pack is a record that carries several requests or several responses, so that the cost of a record is shared:
-a first line `pack` and then one message a line: JSON as msgspec writes it has no line feeds. The
-first line marks the pack. The key cannot, because a group id may be any string. The key of a pack of requests
-names its slot: `crc32(group id) mod PACK_SLOTS`. All its requests are for groups of that slot and of the
-record's partition. Clients do not need to know how many shards the coordinator has, see
-`streaming.query.admission`.
+A pack is a record with several requests or several responses, which share the cost of a record. The first
+line is `pack`, and each further line is a message. Messages have no line feeds, because msgspec writes none.
+The key does not mark a pack, because a group id may be any string. The key of a pack of requests is its slot:
+`crc32(group id) mod PACK_SLOTS`. All its requests are for groups of this slot and of the record's partition.
+So clients need not know the number of the coordinator's shards (`streaming.query.admission`).
 """
 
 import re
@@ -31,23 +30,23 @@ AnyRequest = KafkaRequest | RocketMqRequest
 Unanswered = KafkaUnanswered | RocketMqUnanswered
 """The requests without an answer."""
 
-# The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
-# microseconds). The second group is the epoch of the owner that appended it, if it made a claim. It ends in
-# no `$`, because that of Java allows a line feed, and Python's `fullmatch` does not.
+# The pattern of a clock record's value, for Python and for Spark (15 digits cannot overflow Spark's
+# microseconds). The second group is the epoch of the appending owner's claim, if it made one. The pattern
+# does not end in `$`, because Java's `$` allows a line feed at the end.
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
-# The largest key and value that a dead letter repeats, in bytes. The requests topic has the whole record.
+# The maximum size of the key, and of the value, in a dead letter. The requests topic has the whole record.
 DEAD_LETTER_MAX_BYTES = 65_536
 
-# Messages quote the record, and a quote can be as long as the record.
+# Error messages quote the record, so they can be as long as the record.
 MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
-    """Return a clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
-    already readable. `owner_epoch` is the epoch of the appending coordinator's claim
-    (`streaming.service.ownership.owner`), or None if it made none.
+    """Return the value of a clock record. It attests that every request with a timestamp up to `time_ms`
+    precedes the clock record or is already readable. `owner_epoch` is the epoch of the appending
+    coordinator's claim (`streaming.service.ownership.owner`), or None if it made no claim.
     """
     if owner_epoch is None:
         return b'{"type":"Clock","time_ms":%d}' % time_ms
@@ -55,7 +54,7 @@ def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
 
 
 class Clock(NamedTuple):
-    """The content of a clock record. `owner_epoch` is None if its sender made no claim."""
+    """The content of a clock record. `owner_epoch` is None if the sender made no claim."""
 
     time_ms: int
     owner_epoch: int | None
@@ -91,10 +90,12 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record that was refused, or whose handling failed. `key` and `value` are cut at
-    DEAD_LETTER_MAX_BYTES. `request` is the record's id, or "" if a deadline failed, which the message then
-    names. `at_ms` is the record's append time, or 0 if the record is no longer available because it was
-    answered in a later call.
+    """A record that was refused, or whose processing failed. `key` and `value` are cut at
+    DEAD_LETTER_MAX_BYTES.
+
+    `request` is the record's id, or "" if a deadline failed. Then `message` names the deadline. `at_ms` is
+    the record's append time, or 0 if the record is no longer available because it was answered in a later
+    call.
     """
 
     version: int  # no default, so it is always written
@@ -109,11 +110,12 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """A record of the offsets topic: the committed offset of one partition, and the request that set it.
+    """A record of the offsets topic: the committed offset of one partition.
 
-    `expire_at_ms` is set if the committer chose its own retention time, else None. `incarnation` is the
-    group's. `topic_id` is None if unknown. `request` is the id of the OffsetCommit, or of the TopicMetadata
-    that had the topic id, or "" if the group was imported from other topics.
+    `expire_at_ms` is None unless the client chose its own retention time. `incarnation` is the group's
+    incarnation. `topic_id` is None if unknown. `request` is the id of the request that wrote the record: the
+    OffsetCommit, or the TopicMetadata with the topic id. It is "" if the group was imported from other
+    topics.
     """
 
     group_id: str
@@ -131,9 +133,7 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """Return the key of a record of the offsets topic. It is a JSON array, so it is unambiguous for any
-    names.
-    """
+    """Return the key of a record of the offsets topic: a JSON array, which is unambiguous for all names."""
     return encode((group_id, topic, partition))
 
 
@@ -153,11 +153,11 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 class PendingTransaction(Struct, frozen=True, kw_only=True):
     """A record of the transactions topic: a group has offsets that are pending in a transaction. The record
-    does not contain them. A tombstone follows when they are no longer pending, for any reason.
+    does not have the offsets. A tombstone follows when they are no longer pending, for any reason.
 
     `request` is the id of the TxnOffsetCommit, which was appended at `at_ms`. `partitions` is the number of
-    partitions whose offsets are pending. The other fields are those of the request. `incarnation` is the
-    group's.
+    partitions whose offsets are pending. `incarnation` is the group's incarnation. The other fields are as in
+    the request.
     """
 
     group_id: str
@@ -181,7 +181,7 @@ def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:
 
 
 class Address(Struct, frozen=True):
-    """The fields needed to answer a record that is not a valid request."""
+    """The address for the response to a record that is not a valid request."""
 
     correlation_id: ShortStr
     reply_partition: Int32
@@ -189,7 +189,9 @@ class Address(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A record that the operator cannot accept as a request. `address` is None if no response is possible."""
+    """The refusal of a record that is not an acceptable request. `address` is None if no response is
+    possible.
+    """
 
     reason: Reason
     message: str
@@ -199,7 +201,7 @@ class Refusal(Struct, frozen=True):
         if self.reason is Reason.UNSUPPORTED_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
         if self.reason is Reason.REQUEST_TOO_LARGE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka answers where its own record is too large
+            return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's error if its own record is too large
         return ErrorCode.INVALID_REQUEST
 
     def response(self, request_id: str) -> ErrorResponse | None:
@@ -221,16 +223,16 @@ _encoder = msgspec.json.Encoder()
 
 encode = _encoder.encode
 
-# The errors of msgspec for invalid bytes. The last is for JSON that is nested too deep.
+# msgspec's errors for invalid bytes. RecursionError is for JSON that is nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(value: bytes) -> AnyRequest | Refusal:
-    """Decode a request, or return the refusal of a record that is not a request."""
+    """Decode a request. Return a Refusal if the record is not a valid request."""
     try:
         request = _request_decoder.decode(value)
     except UNREADABLE as error:
-        return refuse_unread(value, Reason.INVALID_REQUEST, str(error))
+        return refuse_unreadable(value, Reason.INVALID_REQUEST, str(error))
     if request.version != RECORD_VERSION:
         message = f"record version {request.version} is unknown, only {RECORD_VERSION} is supported"
         return refuse(request, Reason.UNSUPPORTED_VERSION, message)
@@ -238,15 +240,17 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 
 
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
-    """Refuse a well-formed request."""
+    """Return the refusal of a well-formed request."""
     address = None
     if not isinstance(request, Unanswered):
         address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 
 
-def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
-    """Refuse a record that is not a request. Its sender gets a response if the record has an address."""
+def refuse_unreadable(value: bytes, reason: Reason, message: str) -> Refusal:
+    """Return the refusal of a record that is not a request. The sender gets a response if the record has an
+    address.
+    """
     try:
         address: Address | None = _address_decoder.decode(value)
     except UNREADABLE:
@@ -261,17 +265,17 @@ def request_id(topic: str, partition: int, offset: int, n: int | None = None) ->
 
 
 def is_packed(request_id: str) -> bool:
-    """Return True if this is the id of a packed request. Names of topics have no `#`."""
+    """Return True if this is the id of a request in a pack. Topic names have no `#`."""
     return "#" in request_id
 
 
 def number_in_pack(request_id: str) -> int:
-    """Return the number of the request in its record, or 0 for the only one. Raises ValueError."""
+    """Return the number of the request in its pack, or 0 if it is not in a pack. Raises ValueError."""
     return int(request_id.partition("#")[2] or 0)
 
 
 def record_of(request_id: str) -> tuple[str, int, int]:
-    """Return the topic, partition and offset of the record with this request. Raises ValueError."""
+    """Return the topic, the partition and the offset of the request's record. Raises ValueError."""
     topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
     return topic, int(partition), int(offset)
 
@@ -282,8 +286,8 @@ PACK_MAX_BYTES = 1024 * 1024
 
 PACK_PREFIX = b"pack\n"
 
-# The beginning of the error message with which a coordinator refuses a packed request, because it has more
-# shards than slots. A client then writes single requests.
+# The beginning of the error message with which a coordinator refuses packs because it has more shards than
+# slots. The client then writes single requests.
 NO_PACKS = "this coordinator reads no packs"
 
 
@@ -293,12 +297,12 @@ def slot_of(group_id: str) -> int:
 
 
 def pack_key(slot: int) -> bytes:
-    """Return the key of a pack of this slot's requests."""
+    """Return the key of a pack of requests of this slot."""
     return b"%d" % slot
 
 
 def pack(messages: Iterable[bytes]) -> bytes:
-    """Return the value of a record that carries these messages, each without a line feed."""
+    """Return the value of a pack of these messages, which must not have line feeds."""
     return PACK_PREFIX + b"\n".join(messages)
 
 
@@ -308,5 +312,5 @@ def is_pack(value: bytes) -> bool:
 
 
 def unpack(value: bytes) -> Sequence[bytes]:
-    """Return the messages of a record's value, which is a pack or one message."""
+    """Return the messages in a record's value, which is a pack or a single message."""
     return value[len(PACK_PREFIX) :].split(b"\n") if is_pack(value) else (value,)

@@ -1,7 +1,8 @@
 """Early answers, which a replica of the coordinator appends to the responses topic before the query answers.
-The query's answer to the same request follows with the same bytes. A reader takes the first of the two, and
-drops early answers of a replica that has been replaced (`EarlyAnswers`). Only the headers distinguish the
-records, so that the values stay the same.
+
+The query's answer to the same request follows with the same value. Only the headers distinguish the two
+records. A reader uses the first of them, and drops early answers of a replica that has been replaced
+(`EarlyAnswers`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,11 +12,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""The headers of a record, as kafka-python and librdkafka give them."""
+"""The headers of a record, as in kafka-python and librdkafka."""
 
 
 class _Record(Protocol):
-    """A record of the responses topic, as kafka-python gives it."""
+    """A record of the responses topic, as in kafka-python."""
 
     partition: int
     headers: Headers | None
@@ -38,7 +39,7 @@ _MARKER = "replicas-since"
 
 class ReplicaId(NamedTuple):
     """The id of a replica: the epoch of its owner's claim (`kafka_why.contract.claims`), and the replica's
-    number within that epoch. Later replicas have greater ids.
+    number in this epoch. Later replicas have greater ids.
     """
 
     owner_epoch: int
@@ -46,8 +47,8 @@ class ReplicaId(NamedTuple):
 
 
 class AsOf(NamedTuple):
-    """The origin of an early answer: its replica, and the latest time in ms that the replica has acted on.
-    That is a request's append time, or an attested time up to which it fired deadlines.
+    """The origin of an early answer: its replica, and the latest time in ms on which the replica has acted.
+    `as_of_ms` is the append time of a request, or an attested time up to which the replica fired deadlines.
     """
 
     replica: ReplicaId
@@ -55,25 +56,25 @@ class AsOf(NamedTuple):
 
 
 Commits = dict[int, list[int]]
-"""The committed offsets of each answer, by the answer's position in its record. They are in the order of the
-answer's partitions, without those that have an error.
+"""The committed offsets of each answer, by the answer's position in its record. The offsets are in the order
+of the answer's partitions. Partitions with an error are omitted.
 """
 
 
 def early_headers(
-    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None, *, room_bytes: int = 0
+    replica: ReplicaId, as_of_ms: int, commits: Commits | None = None, *, max_commits_bytes: int = 0
 ) -> list[tuple[str, bytes]]:
-    """Return the headers of a record with early answers. Commits that need more than `room_bytes` are left
-    out, so that the record is not too large for its topic.
+    """Return the headers of a record with early answers. Commits that need more than `max_commits_bytes` are
+    omitted, so that the record is not too large for its topic.
     """
     headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
-    if commits and len(encoded := msgspec.json.encode(commits)) <= room_bytes:
+    if commits and len(encoded := msgspec.json.encode(commits)) <= max_commits_bytes:
         headers.append((_COMMITS, encoded))
     return headers
 
 
 def commits_of(headers: Headers | None) -> Commits:
-    """Return the committed offsets in the headers of a record with early answers, {} if there are none.
+    """Return the committed offsets in the headers of a record with early answers, or {}.
 
     Raises msgspec.DecodeError.
     """
@@ -83,13 +84,15 @@ def commits_of(headers: Headers | None) -> Commits:
     return {}
 
 
-def is_by_query(headers: Headers | None) -> bool:
-    """Return True if a record of the responses topic is the query's: neither early answers nor a marker."""
+def is_from_query(headers: Headers | None) -> bool:
+    """Return True if the query wrote this record of the responses topic. Replicas write early answers and
+    markers.
+    """
     return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
 
 
 def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
-    """Return the headers of a marker, a record without a value. After it, readers drop the answers of
+    """Return the headers of a marker, a record without a value. After a marker, readers drop the answers of
     replicas older than `first`.
     """
     return [(_MARKER, b"%d.%d" % first)]
@@ -104,8 +107,8 @@ def as_of(headers: Headers | None) -> AsOf | None:
     return None
 
 
-def marked(headers: Headers | None) -> ReplicaId | None:
-    """Return the oldest replica whose answers count after this marker, or None if the record is not a
+def marker_of(headers: Headers | None) -> ReplicaId | None:
+    """Return the oldest replica whose answers are valid after this marker, or None if the record is not a
     marker.
     """
     for name, value in headers or ():
@@ -120,24 +123,25 @@ def _replica_id(text: bytes) -> ReplicaId:
 
 
 class EarlyAnswers:
-    """A filter of the responses topic that drops the answers of replaced replicas. The reader must get each
-    partition's records in order.
+    """A filter of the responses topic that drops the answers of replaced replicas. Pass each partition's
+    records in order.
 
-    A reader that begins in the middle needs no earlier marker. A replaced replica meets the clock record of
-    the later owner in the requests topic before any request of this reader.
+    A reader may begin in the middle of the topic, because it does not need earlier markers. A replaced
+    replica finds the clock record of the later owner in the requests topic before any request of this reader,
+    and stops.
     """
 
     def __init__(self) -> None:
         self._first: dict[Hashable, ReplicaId] = {}
 
-    def counts(self, partition: Hashable, headers: Headers | None) -> bool:
-        """Return True if the reader should use this record. Return False for a marker, for answers of a
-        replaced replica, and if the headers are unreadable.
+    def accepts(self, partition: Hashable, headers: Headers | None) -> bool:
+        """Return True if the reader should use this record. Return False for markers, answers of a replaced
+        replica, and unreadable headers.
         """
         if not headers:
             return True
         try:
-            first, early = marked(headers), as_of(headers)
+            first, early = marker_of(headers), as_of(headers)
         except ValueError:
             return False
         if first is not None:
@@ -147,7 +151,7 @@ class EarlyAnswers:
 
 
 def lists_changed(value: bytes) -> bool:
-    """Return True if an early answer lists groups that have changed (`DescribeGroupResponse.changed`). The
-    query never gives it. Raises msgspec.DecodeError.
+    """Return True if an early answer lists changed groups (`DescribeGroupResponse.changed`). The query's
+    answers never do. Raises msgspec.DecodeError.
     """
     return _listing.decode(value).changed is not UNSET

@@ -1,8 +1,8 @@
 """Reads records of the groups and events topics: new entries, repeated entries, and gaps.
 
 The topics' writer is at-least-once, so a record may be repeated. Records with equal (group_id, incarnation,
-seq) are the same entry. A history that skips a number has a gap: an entry is lost, or retention deleted it
-before this reader started.
+seq) are the same entry. If a history skips a seq, an entry is lost, or retention deleted the entry before
+this reader started.
 """
 
 from collections import OrderedDict
@@ -22,23 +22,23 @@ AnyView = GroupSnapshot | RocketMqSnapshot
 
 
 StoredView = AnyView | ConfigsView
-"""A record of the groups topic: a group, or the settings of a group id that has no group."""
+"""A record of the groups topic: a group, or the settings of a group that does not exist."""
 
 
 AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 
-# The number of incarnations that an endless reader remembers, in some 30 MiB.
+# The number of incarnations that an endless reader remembers. They need about 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000
 # The protocol of a record that does not name it.
 KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
-    """The entry that a coordinator writes when it starts: the code and settings in force from now on, and the
+    """The entry that a coordinator writes when it starts. It has the code version and the settings, and the
     first batch that uses them.
 
-    `owner_epoch` is the epoch of its claim on the topics.
+    `owner_epoch` is the epoch of the coordinator's claim on the topics.
     """
 
     at_ms: int
@@ -58,7 +58,7 @@ class _Head(Struct, frozen=True):
 
 
 class GroupConfigs(Struct, frozen=True):
-    """The settings that a group id overrides, by Kafka's names. The group need not exist."""
+    """The settings that a group overrides, by Kafka's names. The group need not exist."""
 
     group_id: str
     incarnation: str
@@ -78,9 +78,7 @@ _configs = msgspec.json.Decoder(GroupConfigs)
 
 
 def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic, of a group of either protocol. Returns None for an unknown kind.
-    Raises msgspec.DecodeError.
-    """
+    """Decode a record of the events topic. Return None if its type is unknown. Raises msgspec.DecodeError."""
     head = _head.decode(value)
     if head.protocol == GroupType.ROCKETMQ:
         return _rocketmq_event.decode(value)
@@ -91,15 +89,15 @@ def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | Non
 
 
 def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic. Returns None for an unknown kind, and for RocketMQ's groups, which
-    have their own history. Raises msgspec.DecodeError.
+    """Decode a record of the events topic. Return None if its type is unknown or its group is a RocketMQ
+    group. Raises msgspec.DecodeError.
     """
     found = decode_any_entry(value)
     return None if isinstance(found, RocketMqHistoryEntry) else found
 
 
 def decode_any_snapshot(value: bytes) -> AnyView | None:
-    """Decode a record of the groups topic that is not a tombstone, of a group of either protocol. Raises
+    """Decode the value of a record of the groups topic. Return None if it is not about a group. Raises
     msgspec.DecodeError.
     """
     protocol = _head.decode(value).protocol
@@ -109,25 +107,23 @@ def decode_any_snapshot(value: bytes) -> AnyView | None:
 
 
 def decode_snapshot(value: bytes) -> GroupSnapshot | None:
-    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is RocketMQ's.
-    Raises msgspec.DecodeError.
+    """Decode the value of a record of the groups topic. Return None unless it is about a Kafka group. Raises
+    msgspec.DecodeError.
     """
     found = decode_any_snapshot(value)
     return found if isinstance(found, GroupSnapshot) else None
 
 
 def decode_rocketmq_snapshot(value: bytes) -> RocketMqSnapshot | None:
-    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is Kafka's.
+    """Decode the value of a record of the groups topic. Return None unless it is about a RocketMQ group.
     Raises msgspec.DecodeError.
     """
     return _rocketmq_snapshot.decode(value) if _head.decode(value).protocol == GroupType.ROCKETMQ else None
 
 
 def decode_configs(value: bytes) -> GroupConfigs | None:
-    """Decode the settings in a record of the groups topic that is not a tombstone. Returns None if the group
-    id has no settings of its own.
-
-    Raises msgspec.DecodeError.
+    """Decode the settings in the value of a record of the groups topic. Return None if the group overrides no
+    settings. Raises msgspec.DecodeError.
     """
     if _head.decode(value).protocol not in (KAFKA, CONFIGS):
         return None
@@ -138,28 +134,29 @@ def decode_configs(value: bytes) -> GroupConfigs | None:
 class HistoryReader:
     """A filter that separates new entries from repeated ones, and finds gaps.
 
-    `from_start`: the topic is read from its first record, so an incarnation whose first entry is not number 1
-    also has a gap. Otherwise an incarnation's history begins with the first of its entries that is read.
-    `remembers` limits the number of incarnations that the reader remembers, the latest ones, so that an
-    endless reader does not grow with every new group; None means no limit. An entry of a forgotten
-    incarnation begins a new history.
+    If `from_start`, the topic is read from its first record, so an incarnation whose first entry does not
+    have seq 1 has a gap. Otherwise an incarnation's history begins with the first entry that is read.
+
+    `remembers` is the maximum number of incarnations in memory, or None for no limit. With a limit, an
+    endless reader does not grow with every new group. An entry of a forgotten incarnation begins a new
+    history.
     """
 
     def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
         self.duplicates = 0
         self._from_start = from_start
         self._remembers = remembers
-        # By (group_id, incarnation): the number of the last entry, and the numbers missing before it.
+        # By (group_id, incarnation), the seq of the last entry, and the seqs that are missing before it.
         self._last_seq: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._missing: dict[tuple[str, str], set[int]] = {}
 
     @property
     def gaps(self) -> dict[tuple[str, str], list[int]]:
-        """The missing numbers by (group_id, incarnation). Incarnations without a gap are left out."""
+        """The missing seqs by (group_id, incarnation). Incarnations without a gap are omitted."""
         return {key: sorted(missing) for key, missing in self._missing.items()}
 
     def is_new(self, event: AnyHistoryEntry) -> bool:
-        """Return True if this entry is new. Entries of one group must come in the log's order."""
+        """Return True if this entry is new. Pass the entries of a group in the log's order."""
         key = (event.group_id, event.incarnation)
         last_seq = self._last_seq.get(key)
         if last_seq is None:
@@ -189,7 +186,7 @@ class HistoryReader:
 
 
 class Versioned(Protocol):
-    """A view of any group, with the number of the last entry of the history that it includes."""
+    """A view of any group. `seq` is the seq of the last history entry before the view."""
 
     @property
     def incarnation(self) -> str: ...
@@ -201,7 +198,7 @@ V = TypeVar("V", bound=Versioned)
 
 
 class GroupTable(Generic[V]):
-    """The latest view of every group for which `decode` returns one. Other groups are left out."""
+    """The latest views of groups. Groups for which `decode` returns None are omitted."""
 
     def __init__(self, decode: Callable[[bytes], V | None]) -> None:
         self._decode = decode
@@ -209,8 +206,8 @@ class GroupTable(Generic[V]):
 
     @property
     def groups(self) -> list[V]:
-        """The existing groups by id."""
-        # Keep the sorted order: sorting again after a few additions then takes a tenth of the time.
+        """The existing groups in the order of their ids."""
+        # Store the sorted order, because sorting again after a few additions then takes a tenth of the time.
         self._groups = {group_id: self._groups[group_id] for group_id in sorted(self._groups)}
         return list(self._groups.values())
 

@@ -1,5 +1,5 @@
-"""The topics of one coordinator: their names, partitions and size limits. These follow from
-`max.message.bytes` of two topics.
+"""The topics of one coordinator: their names, their partitions, and the size limits of records. The limits
+follow from `max.message.bytes` of the requests topic and the responses topic.
 """
 
 from dataclasses import dataclass, replace
@@ -7,25 +7,25 @@ from typing import Any, NamedTuple
 
 MIB = 1024 * 1024
 
-# The maximum bytes of a record besides its value: the key, the headers, the overhead of the batch.
+# The maximum size of a record without its value: the key, the headers, and the overhead of the batch.
 RECORD_OVERHEAD_BYTES = 64 * 1024
 
-# `max.message.bytes` of new topics of requests and responses. A broker with `message.max.bytes` 8 MiB stores
-# a group of 8 MiB in one record, as the embedded broker does. Base64 makes 10.7 MiB of these. The rest is for
-# the names of JSON's fields.
+# `max.message.bytes` of new requests and responses topics. A broker with `message.max.bytes` 8 MiB, such as
+# the embedded broker, stores a group of 8 MiB in one record. In base64 it has 10.7 MiB. The rest is for the
+# names of JSON fields.
 CREATED_TOPIC_BYTES = 12 * MIB
 # The minimum for existing topics. Earlier versions created topics with this size.
 LEAST_REQUESTS_TOPIC_BYTES = 2 * MIB + RECORD_OVERHEAD_BYTES
 LEAST_RESPONSES_TOPIC_BYTES = 7 * MIB + RECORD_OVERHEAD_BYTES
-# The maximum that is used, because the producer of Spark's sink cannot buffer more (`buffer.memory`).
+# The maximum that is used even if a topic allows more: Spark's sink cannot buffer more (`buffer.memory`).
 MOST_TOPIC_BYTES = 32 * MIB
 
-# The maximum value of a record of the other topics. A view or an entry of the history that would be larger
-# loses what it lists.
+# The maximum size of a record's value in the other topics. A view or a history entry that would be larger
+# omits its lists.
 VIEW_MAX_BYTES = 7 * MIB
 
-# Up to this size a record may have any number of entries. A larger one may have as many as fit into this size
-# at three bytes each (`{},`), because entries are what a record costs: bytes in base64 cost little.
+# Up to this size, a record may have any number of JSON elements. A larger record may have as many elements
+# as fit into this size at three bytes each (`{},`), because elements are expensive and base64 is cheap.
 DENSE_RECORD_BYTES = 2 * MIB
 _MOST_COMMAS = DENSE_RECORD_BYTES // 3
 
@@ -33,11 +33,12 @@ LIMIT = f"the limit (max.message.bytes of the topic, less {RECORD_OVERHEAD_BYTES
 
 
 class SizeLimits(NamedTuple):
-    """`request_max_bytes` and `response_max_bytes` are the maximum values of records, in JSON.
+    """The maximum sizes of requests and responses. `request_max_bytes` and `response_max_bytes` are for the
+    JSON values of records.
 
-    A frame of more than `frame_max_bytes` is refused without being encoded. A smaller frame is refused if its
-    record is too large: base64 makes a JoinGroup or SyncGroup a third larger, so its limit is about three
-    quarters of `request_max_bytes`.
+    A client's frame of more than `frame_max_bytes` is refused without being encoded. A smaller frame is
+    refused if its record would be too large. Base64 makes a JoinGroup or SyncGroup a third larger, so their
+    limit is about three quarters of `request_max_bytes`.
     """
 
     request_max_bytes: int
@@ -57,7 +58,7 @@ CREATED = size_limits(CREATED_TOPIC_BYTES, CREATED_TOPIC_BYTES)
 
 
 def excess(value: bytes, max_bytes: int) -> str | None:
-    """Return why the value of a record of the requests topic is too large, or None if it is not."""
+    """Return the reason why a value is too large for the requests topic, or None if it is not too large."""
     if len(value) > max_bytes:
         return f"the record has {len(value)} bytes, {LIMIT} is {max_bytes}"
     if len(value) > DENSE_RECORD_BYTES and (commas := value.count(b",")) > _MOST_COMMAS:
@@ -71,23 +72,26 @@ def excess(value: bytes, max_bytes: int) -> str | None:
 DEFAULT_PREFIX = "group-coordinator"
 KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
 """The topic to which the cluster's own coordinator writes its groups."""
-# The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
+# The state has one partition for any number. Each partition of the requests topic adds about 35 ms to a
+# batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
-# A partition takes the outcomes of thousands of transactions a second.
+# One partition can take the outcomes of thousands of transactions per second.
 DEFAULT_TXN_MARKER_PARTITIONS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The topics that records go to. Sizes are in bytes of a record's value (`SizeLimits`). The defaults are
-    those of new topics; `records.topic_sizes` has those of existing ones.
+    """The topics of a coordinator or an observer. Sizes are of record values, in bytes (`SizeLimits`). The
+    default sizes are for new topics. `records.topic_sizes` has the sizes of existing topics.
 
-    `is_observed`: an observer writes the topics. Only those of groups, offsets, events, dead letters and
-    sightings then exist. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`.
-    Every transaction with offsets includes one of its partitions, and the brokers write the outcome there.
-    All gateways have to agree on the number of its partitions. `telemetry_topic` and `sightings_topic` are ""
-    in a recording of a coordinator without them.
+    If `is_observed`, an observer writes the topics, and only the topics of groups, offsets, events, dead
+    letters and sightings exist. A coordinator has no `sightings_topic`. `telemetry_topic` and
+    `sightings_topic` are "" in a recording of a coordinator without these topics.
+
+    Nobody produces to `txn_markers_topic`. Every transaction with offsets includes one of its partitions, so
+    the brokers write the transaction's outcome there. All gateways must use the same number of its
+    partitions.
     """
 
     requests_topic: str
@@ -133,7 +137,7 @@ class TopicLayout:
 
     @property
     def source_topic(self) -> str:
-        """The topic that the query reads: the requests, or `__consumer_offsets` for an observer."""
+        """The topic that the query reads: the requests topic, or `__consumer_offsets` for an observer."""
         return KAFKAS_OFFSETS_TOPIC if self.is_observed else self.requests_topic
 
     @property
@@ -155,12 +159,14 @@ class TopicLayout:
 
     @property
     def request_record_max_bytes(self) -> int:
-        """The maximum size of a record of the requests topic, in bytes: its `max.message.bytes`."""
+        """The `max.message.bytes` of the requests topic."""
         return self.request_max_bytes + RECORD_OVERHEAD_BYTES
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The maximum size of a record of the responses topic, in bytes. No output topic has larger ones."""
+        """The maximum size of a record of the responses topic, in bytes. It is also the maximum for all other
+        output topics.
+        """
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES
 
     @property
@@ -170,11 +176,11 @@ class TopicLayout:
 
     @property
     def sizes(self) -> SizeLimits:
-        """All limits on sizes."""
+        """The size limits."""
         return size_limits(self.request_record_max_bytes, self.response_record_max_bytes)
 
     def with_sizes(self, sizes: SizeLimits) -> "TopicLayout":
-        """Return the layout with other limits on sizes."""
+        """Return the layout with these size limits."""
         return replace(
             self, request_max_bytes=sizes.request_max_bytes, response_max_bytes=sizes.response_max_bytes
         )

@@ -1,5 +1,5 @@
-"""The base types of requests and responses of both protocols, Kafka's error codes, and the messages that
-belong to neither protocol.
+"""The base types of requests and responses of both protocols, Kafka's error codes, and the messages that are
+common to both protocols.
 
 Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are ignored.
 """
@@ -58,7 +58,7 @@ def name_of(code: int) -> str | None:
 
 
 SettingValue = int | str
-"""The value of a setting where settings are stored and shown. A list of names is a text with commas."""
+"""The value of a setting in records and output. A list of names is a string with commas."""
 
 
 RECORD_VERSION = 1
@@ -66,7 +66,7 @@ RECORD_VERSION = 1
 Int16 = Annotated[int, Meta(ge=-(2**15), le=2**15 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-# A Kafka string is at most 32,767 bytes; characters are the bound that can be checked without encoding.
+# A Kafka string has at most 32,767 bytes. The number of characters can be checked without encoding.
 ShortStr = Annotated[str, Meta(max_length=32_767)]
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -74,9 +74,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every response. `rule` is the row of docs/rules.md that decided the answer, or "" if no
-    row did.
-    """
+    """The fields of every response. `rule` is the row of docs/rules.md that decided the response, or ""."""
 
     group_id: str
     correlation_id: str
@@ -91,8 +89,8 @@ class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGrou
 
 
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
-    """The answer to a request that no handler could answer: it is malformed, its type is unknown, or the
-    coordinator failed.
+    """The response to a request that no handler can answer, because the request is malformed, its type is
+    unknown, or the coordinator failed.
     """
 
     error_message: str
@@ -102,7 +100,7 @@ A = TypeVar("A", bound=Struct)
 
 
 class Answered(Struct, Generic[A], frozen=True):
-    """A request whose answer has the type A. The subclasses name it: `class
+    """A request that is answered with the type A. Subclasses name the type, as in `class
     Heartbeat(Request[HeartbeatResponse])`.
     """
 
@@ -118,9 +116,9 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
     `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
-    request. `principal` is the client's as Kafka writes it, `User:NAME`, or None if the sender names none.
-    Anyone with WRITE on the requests topic can name any principal. `waits_for_views`: no replica answers,
-    only the query, in the batch that also writes the views, offsets and history that the answer reflects.
+    request. `principal` is the client's principal in Kafka's form, `User:NAME`, or None if unknown. A sender
+    with WRITE on the requests topic can name any principal. If `waits_for_views`, replicas do not answer.
+    Only the query answers, in the batch that also writes the views, offsets and history of the answer.
     """
 
     group_id: ShortStr
@@ -135,14 +133,14 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
 
 
 class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Release a quarantined group. This is an operator's request, which Kafka does not have: see
-    `Group.quarantined`.
+    """Release a quarantined group (`Group.quarantined`). An operator sends this request. Kafka does not have
+    it.
     """
 
 
 class GroupType(StrEnum):
-    """The product that a group belongs to. Groups of one product share a step function and can be converted
-    into each other.
+    """The product to which a group belongs. Groups of one product have the same step function and can be
+    converted into each other.
     """
 
     KAFKA = "Kafka"

@@ -1,4 +1,4 @@
-"""The state that a coordinator's process reports: its phase, its replica, its open work."""
+"""The status that a coordinator's process reports: its phase, its replica, and its open work."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,9 +9,10 @@ NO_REPLICA = "off"
 
 
 class ServicePhase(StrEnum):
-    """STARTING, STANDBY (another coordinator owns the topics, and this one waits until it ends), READY
-    (batches are being committed), RESTARTING (the query failed and is being restarted), FAILING (the same
-    batch fails again and again), STOPPED."""
+    """The phase of a coordinator's process. STANDBY: it waits until the coordinator that owns the topics
+    ends. READY: batches are being committed. RESTARTING: the query failed and is being restarted. FAILING:
+    the same batch fails repeatedly.
+    """
 
     STARTING = "starting"
     STANDBY = "standby"
@@ -22,12 +23,12 @@ class ServicePhase(StrEnum):
 
 
 class ServiceStatus(Struct, frozen=True):
-    """The status of a service. `alarm` is a problem for the operator, even if the coordinator is ready, or
-    None.
+    """The status of a service. `alarm` is a problem that an operator has to solve, or None. A coordinator can
+    have an alarm even if it is ready.
 
-    `batch_id` is the last committed batch, or None if unknown. The status file has its value as of the last
-    change. `replica` is the replica's phase and, if it does not answer, the reason
-    (`streaming.service.status`).
+    `batch_id` is the last committed batch, or -1 if unknown. In the status file it is the last committed
+    batch at the last change of the status. `replica` is the replica's phase and, if it does not answer, the
+    reason (`streaming.service.status`).
     """
 
     phase: ServicePhase
@@ -39,9 +40,9 @@ class ServiceStatus(Struct, frozen=True):
 
 
 class ReplicaPhase(StrEnum):
-    """SEEDING (it reads its seed), STANDBY (it follows the replica of another coordinator), FOLLOWING (it
-    catches up with the topic, or must not answer), ANSWERING, ENDED (it has ended, and the service starts
-    another one).
+    """The phase of a replica. SEEDING: it reads its seed. STANDBY: it follows the replica of another
+    coordinator. FOLLOWING: it catches up with the topic, or must not answer. ENDED: it has ended, and the
+    service starts another replica.
     """
 
     SEEDING = "seeding"
@@ -53,9 +54,9 @@ class ReplicaPhase(StrEnum):
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
     """The reported state of the replica. `phase` is one of PHASES: a ReplicaPhase, or `off` without a
-    replica. `reason` says why it does not answer. `answers`, `compared`, `differences` and `seedings` are
-    since the start of the service. `lead_s` and `lead_bytes` are as in `streaming.replica.follower`. `alarm`
-    is for the operator.
+    replica. `reason` is the reason why it does not answer. `answers`, `compared`, `differences` and
+    `seedings` count from the start of the service. `lead_s` and `lead_bytes` are as in
+    `streaming.replica.follower`. `alarm` is a problem that an operator has to solve, or None.
     """
 
     phase: str
@@ -82,7 +83,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
 
 
 NO_REPLICA_STATE = ReplicaState(phase=NO_REPLICA)
-"""The coordinator runs without a replica."""
+"""The state without a replica."""
 
 
 NOT_STARTED = ReplicaState(phase=ReplicaPhase.SEEDING, reason="no query has started yet")
@@ -93,9 +94,10 @@ PHASES = (NO_REPLICA_STATE.phase, *(phase.value for phase in ReplicaPhase))
 
 @dataclass(frozen=True, slots=True)
 class ShareStateSummary:
-    """Figures of the share coordinator's tasks for operators: the open tasks with their partitions, the age
-    of the oldest in ms, the partitions done so far, the failures by error code, the tasks whose outcomes were
-    appended, the sum in ms of the times that these took, and the alarm.
+    """A summary of the tasks for the share coordinator. `tasks` are open, with `partitions`, and the oldest
+    has an age of `oldest_age_ms`. `initialized`, `adopted` and `deleted` count the partitions that are done.
+    `failures` are by error code. The outcomes of `reported_tasks` tasks were appended. `reported_ms` is the
+    sum of the times that these tasks took.
     """
 
     tasks: int = 0
@@ -105,15 +107,16 @@ class ShareStateSummary:
     adopted: int = 0
     deleted: int = 0
     failures: tuple[tuple[str, int], ...] = ()
-    told_tasks: int = 0
-    told_ms: int = 0
+    reported_tasks: int = 0
+    reported_ms: int = 0
     alarm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSummary:
-    """Figures of pending transactions for operators: the open entries, the age of the oldest in ms, the
-    markers not read yet, the entries decided so far by outcome, and the alarms.
+    """A summary of pending transactions. `pending` entries are open, and the oldest has an age of
+    `oldest_age_ms`. `lag` is the number of markers that are not read yet. `decided` counts ended entries by
+    outcome.
     """
 
     pending: int = 0
@@ -124,7 +127,7 @@ class TransactionsSummary:
 
     @property
     def alarm(self) -> str | None:
-        """The first alarm and the number of the others, or None if there is no alarm."""
+        """The first alarm and the number of alarms, or None if there is no alarm."""
         if len(self.alarms) < 2:
             return "".join(self.alarms) or None
         return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"

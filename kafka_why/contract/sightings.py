@@ -1,8 +1,8 @@
 """Records of the sightings topic: classic groups that a poll of their brokers found rebalancing.
 
 The key is `<partition>/<group id>`, with the group's partition of `__consumer_offsets`. The value is JSON. It
-has no times, only how long before the record was written something happened. `decode_sighting` subtracts that
-from the time at which the broker appended the record, so the writer's clock does not matter.
+has no times, only ages at the time when the record was written. `decode_sighting` subtracts the ages from the
+record's append time, so the result does not depend on the writer's clock.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from kafka_why.contract.messages import RECORD_VERSION
 
 
 class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a rebalancing group, which has joined, or for which the group waits."""
+    """A member of a rebalancing group. The member has joined, or the group waits for it."""
 
     member_id: str
     group_instance_id: str | None
@@ -23,10 +23,11 @@ class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 class RebalanceSeen(Struct, frozen=True):
     """A classic group that was rebalancing, in `state`, when its broker was polled at `seen_ms`.
 
-    It was first seen rebalancing at `first_ms`; `within_ms` earlier it was not rebalancing yet. `run` is the
-    id of the unbroken series of polls that found it rebalancing. All records that the group's partition of
-    `__consumer_offsets` had at `read_ms` were handled before this record was written; `read_ms` is None if
-    that is not known. `is_over`: the group is no longer rebalancing. `members` is None if there are too many.
+    The group was first seen rebalancing at `first_ms`. It was not rebalancing at `first_ms - within_ms`.
+    `run` is the id of the unbroken series of polls that found the group rebalancing. Before this record was
+    written, all records that the group's partition of `__consumer_offsets` had at `read_ms` were processed.
+    `read_ms` is None if unknown. `is_over` is True if the group is no longer rebalancing. `members` is None
+    if there are too many members.
     """
 
     run: str
@@ -44,7 +45,7 @@ MEMBERS_MAX = 1_000
 
 
 class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The value of a record: the fields of `RebalanceSeen`, with `ago` in place of times."""
+    """The value of a record: the fields of `RebalanceSeen`, with ages (`ago`) instead of times."""
 
     version: int = RECORD_VERSION
     run: str

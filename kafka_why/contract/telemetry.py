@@ -1,7 +1,7 @@
-"""The records of the telemetry topic: metrics that clients pushed (KIP-714), and the deliveries of share
-groups that a gateway counted. See docs/protocol.md.
+"""The records of the telemetry topic: metrics that clients pushed (KIP-714), and counts of share groups'
+deliveries by gateways. See docs/protocol.md.
 
-They explain rebalances. The coordinator does not read them.
+They help to explain rebalances and failures. The coordinator does not read them.
 """
 
 import msgspec
@@ -16,11 +16,11 @@ POLL_IDLE_RATIO = "consumer.poll.idle.ratio.avg"
 
 
 class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The metrics in one push of a member's client. The broker's time of the record is the time of the push.
+    """The metrics in one push of a member's client. The record's timestamp is the time of the push.
 
-    `metrics` are the values by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units. The
-    client says which group and member it is; `principal`, `client_id` and `client_host` are known to the
-    gateway.
+    `metrics` are values by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units. `group_id`
+    and `member_id` are from the client. `principal`, `client_id` and `client_host` are from the gateway's
+    connection.
     """
 
     version: int  # no default, so that it is always written
@@ -40,9 +40,7 @@ _decoder = msgspec.json.Decoder(MemberTelemetry)
 
 
 def telemetry_key(group_id: str, member_id: str) -> bytes:
-    """Return the key of a member's records. The topic is compacted, so it keeps the last record of each
-    member.
-    """
+    """Return the key of a member's records. Compaction retains each member's last record."""
     return encode([group_id, member_id])
 
 
@@ -61,7 +59,7 @@ def decode_telemetry(value: bytes) -> MemberTelemetry | None:
 
 
 REJECTED = "rejected"
-"""A member rejected the record, so it is archived, or goes to the dead-letter queue."""
+"""A member rejected the record, so the record is archived, or goes to the dead-letter queue."""
 GONE = "gone"
 """Inferred: the last delivery of the record ended without an acknowledgement, or was released."""
 ACCEPTED = "accepted"
@@ -70,11 +68,13 @@ OPEN = "open"
 
 
 class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """The number of offsets of one partition that one member acquired, by outcome. Each `delivered` offset is
-    `accepted`, `released`, `rejected`, a gap (there is no record), `expired` (its lock ended: inferred),
-    `ended` (the member's session ended), `unfollowed` (the gateway had no memory to follow it), or still
-    held. `late` counts acknowledgements after the lock had ended. `processed_ms` is the sum over the
-    acknowledged offsets from delivery to acknowledgement.
+    """The numbers of offsets of one partition that one member acquired, by outcome.
+
+    Each `delivered` offset is still acquired or has one outcome: `accepted`, `released`, `rejected`, a gap
+    (without a record), `expired` (its lock ended; inferred), `ended` (the member's session ended), or
+    `unfollowed` (the gateway had no memory to follow it). `late` counts acknowledgements after the end of the
+    lock. `processed_ms` is the sum of the times from delivery to acknowledgement, and `processed_max_ms` the
+    longest time.
     """
 
     topic: str = ""
@@ -106,7 +106,7 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def acknowledged(self) -> int:
-        """The records that were accepted, released or rejected."""
+        """The number of records that were accepted, released or rejected."""
         return self.accepted + self.released + self.rejected
 
 
@@ -115,8 +115,8 @@ _SUMMED = tuple(name for name in Counted.__struct_fields__ if name not in _NAMES
 
 
 class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A record that may be poison, as one gateway knows it. `released_by` are the first members that released
-    it, and `releases` counts all releases.
+    """A record that may be poison, with one gateway's counts. `released_by` are the first members that
+    released the record, and `releases` counts all releases.
     """
 
     topic: str = ""
@@ -127,17 +127,16 @@ class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
     released_by: tuple[str, ...] = ()
     rejected_by: str = ""
     is_last: bool = False
-    """True if it was delivered as often as the limit allows."""
+    """True if the record was delivered as often as the limit allows."""
     outcome: str = OPEN
 
 
 class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The deliveries of one share group that one gateway counted. They were counted in the `took_ms`
-    milliseconds before the record's timestamp, which the broker set.
+    """One gateway's counts of a share group's deliveries, in the `took_ms` before the record's timestamp.
 
     `others` has the sums of the partitions and members that did not fit into `rows`. `lock_ms` is the latest
-    AcquisitionLockTimeoutMs, or 0 if none is known. If `is_limit_known` is True, `delivery_limit` is the
-    brokers' `share.delivery.count.limit`, otherwise Kafka's default.
+    AcquisitionLockTimeoutMs, or 0 if unknown. `delivery_limit` is the brokers' `share.delivery.count.limit`,
+    or Kafka's default if `is_limit_known` is False.
     """
 
     version: int  # no default, so that it is always written
@@ -157,7 +156,9 @@ _deliveries_decoder = msgspec.json.Decoder(GroupDeliveries)
 
 
 def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
-    """Return the key of a gateway's `number`th record. Keys are unique, so compaction keeps every record."""
+    """Return the key of a gateway's `number`th record. Compaction retains all records, because their keys are
+    unique.
+    """
     return encode([record.group_id, None, record.gateway_id, number])
 
 

@@ -116,8 +116,10 @@ def _group_gauges(groups: Sequence[GroupSnapshot]) -> Iterator[Metric]:
 def _members(groups: Mapping[str, GroupSnapshot], selection: SeriesSelection) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     own, rest = selection.own(groups), selection.rest(groups)
-    filled(members, (((group_id,), len(group.members)) for group_id, group in own if group.has_members))
-    return add_others(members, (len(group.members) for group in rest if group.has_members))
+    filled(
+        members, (((group_id,), len(group.members)) for group_id, group in own if group.are_members_complete)
+    )
+    return add_others(members, (len(group.members) for group in rest if group.are_members_complete))
 
 
 def _by_protocol(

@@ -230,7 +230,7 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesS
 
 def _unsettled(group: GroupSnapshot) -> int | None:
     """Return the number of members that have not reached the target assignment, or None if unknown."""
-    if not group.consumer or not group.has_members:
+    if not group.consumer or not group.are_members_complete:
         return None
     at_target = group.consumer.assignment_epoch, MemberState.STABLE.value
     return sum(

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from kafka_why.contract.codec import Reason, unpack
-from kafka_why.contract.early_answers import Headers, is_by_query
+from kafka_why.contract.early_answers import Headers, is_from_query
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
@@ -150,7 +150,7 @@ class MetricsState:
             elif topic == layout.events_topic:
                 return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
-                if is_by_query(headers):
+                if is_from_query(headers):
                     for encoded in unpack(value or b""):
                         self._count_answer(encoded)
             else:

@@ -165,8 +165,8 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
     yield SummaryMetricFamily(
         f"{OWN}_share_state_task_duration_seconds",
         "From the request for a task to its outcomes on the requests topic.",
-        count_value=summary.told_tasks,
-        sum_value=summary.told_ms / 1000,
+        count_value=summary.reported_tasks,
+        sum_value=summary.reported_ms / 1000,
     )
 
 

@@ -19,7 +19,7 @@ from checkpoints.metadata import Identity
 from checkpoints.sealed_file import COMPRESSED, ExportFile
 from checkpoints.spark_logs import read_planned
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
+from kafka_why.contract.early_answers import EarlyAnswers, is_from_query
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import Record, TopicReader
@@ -230,8 +230,8 @@ class _Topics:
         for record in self._read(self._output_begins(), self._output_ends):
             if record.topic != self._layout.responses_topic:
                 yield _topic_record(record)
-            elif early.counts(record.partition, record.headers):
-                yield _topic_record(record)._replace(is_early=not is_by_query(record.headers))
+            elif early.accepts(record.partition, record.headers):
+                yield _topic_record(record)._replace(is_early=not is_from_query(record.headers))
 
     def _read(self, begins: Ends, ends: Ends) -> Iterator[Record]:
         self._reader.start(at=begins)

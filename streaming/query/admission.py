@@ -21,7 +21,7 @@ from kafka_why.contract.codec import (
     is_pack,
     pack_key,
     refuse,
-    refuse_unread,
+    refuse_unreadable,
     request_id,
     slot_of,
     unpack,
@@ -187,10 +187,10 @@ class Admission:
         # The topic's own limit applies to compressed bytes.
         text = excess(message.value, self.layout.request_max_bytes)
         if text is not None:
-            return refuse_unread(message.value, Reason.REQUEST_TOO_LARGE, text)
+            return refuse_unreadable(message.value, Reason.REQUEST_TOO_LARGE, text)
         if message.n is not None and not takes_packs(self.shards):
             text = f"{NO_PACKS}, because it has {self.shards} shards of a partition"
-            return refuse_unread(message.value, Reason.INVALID_REQUEST, text)
+            return refuse_unreadable(message.value, Reason.INVALID_REQUEST, text)
         return decode_request(message.value)
 
     def _checked_address(self, refusal: Refusal) -> Refusal:

@@ -301,8 +301,12 @@ class RequestsFollower:
         )
         for record in records:
             self.responses.differs(self._audit.early(record.answers, position))
-            room_bytes = self._layout.response_record_max_bytes - len(record.value) - _HEADERS_MAX_BYTES
-            headers = early_headers(self._replica, machine.as_of_ms, record.commits, room_bytes=room_bytes)
+            max_commits_bytes = (
+                self._layout.response_record_max_bytes - len(record.value) - _HEADERS_MAX_BYTES
+            )
+            headers = early_headers(
+                self._replica, machine.as_of_ms, record.commits, max_commits_bytes=max_commits_bytes
+            )
             try:
                 self._producer.produce(
                     self._layout.responses_topic,

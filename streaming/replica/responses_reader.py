@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import unpack
-from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marked
+from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marker_of
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread
 from streaming.replica.audit import AnswerDifference, Audit
@@ -138,7 +138,7 @@ class ResponsesReader(BackgroundThread):
     def _handle(self, message: Message) -> None:
         value = message.value()
         headers = message.headers()
-        first = marked(headers)  # type: ignore[arg-type]
+        first = marker_of(headers)  # type: ignore[arg-type]
         if first is not None:
             self.is_replaced = self.is_replaced or not self.compares or first > self._replica
         elif not self.compares:
@@ -148,7 +148,7 @@ class ResponsesReader(BackgroundThread):
 
     def _read_horizon(self, message: Message) -> None:
         headers = message.headers()
-        if not self.is_replaced and self._counting.counts(message.partition(), headers):  # type: ignore[arg-type]
+        if not self.is_replaced and self._counting.accepts(message.partition(), headers):  # type: ignore[arg-type]
             early = as_of(headers)  # type: ignore[arg-type]
             if early is not None:
                 self.horizon_ms = max(self.horizon_ms, early.as_of_ms)

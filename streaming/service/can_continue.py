@@ -292,7 +292,7 @@ def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> 
         begin = {p: at for p, at in reader.offsets_at(partitions, since_ms).items() if at is not None}
         reader.start(at=begin)
         for record in reader.read_to({p: ends[p] for p in begin}, timeout_ms=_READ_TIMEOUT_MS):
-            if counting.counts(record.partition, record.headers):
+            if counting.accepts(record.partition, record.headers):
                 with suppress(*UNREADABLE):
                     found.take(record)
     return found.groups()

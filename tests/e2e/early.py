@@ -8,7 +8,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import unpack
-from kafka_why.contract.early_answers import as_of, lists_changed, marked
+from kafka_why.contract.early_answers import as_of, lists_changed, marker_of
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import request_of
@@ -53,6 +53,6 @@ def markers(records: list[ConsumerRecord]) -> dict[int, int]:
     """Return the number of markers by partition."""
     counts: dict[int, int] = {}
     for record in records:
-        if marked(record.headers) is not None:
+        if marker_of(record.headers) is not None:
             counts[record.partition] = counts.get(record.partition, 0) + 1
     return counts

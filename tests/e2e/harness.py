@@ -73,7 +73,7 @@ def read_answers(client_config: ClientConfig, layout: TopicLayout) -> list[Consu
     """Return the records of the responses topic that count, early answers and the query's."""
     answers = EarlyAnswers()
     records = read_topic(client_config, layout.responses_topic)
-    return [record for record in records if answers.counts(record.partition, record.headers)]
+    return [record for record in records if answers.accepts(record.partition, record.headers)]
 
 
 def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:

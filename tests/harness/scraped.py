@@ -67,8 +67,8 @@ class Scraped:
             adopted=3,
             deleted=4,
             failures=(("15", 2), ("lost", 1)),
-            told_tasks=5,
-            told_ms=2_500,
+            reported_tasks=5,
+            reported_ms=2_500,
         )
         self.replica = ReplicaState(
             phase="answering",

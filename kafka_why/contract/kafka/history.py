@@ -1,7 +1,8 @@
-"""History entries: what happened to a group, when, and why. They go to the events topic.
+"""History entries on the events topic: what happened to a group, when, and why.
 
-An entry's name is `(group_id, incarnation, seq)`. `seq` counts from 1 without gaps while the group lives. A
-reader can therefore drop the duplicates of an at-least-once sink and prove that no entry is missing.
+An entry is identified by `(group_id, incarnation, seq)`. `seq` counts from 1 without gaps as long as the
+group exists. Readers can therefore drop the duplicates of an at-least-once sink, and check that no entry is
+missing.
 """
 
 from enum import StrEnum
@@ -14,7 +15,7 @@ DEAD = "Dead"
 class GroupState(StrEnum):
     """The state of a group in its rebalance.
 
-    Empty: no members. A JoinGroup starts PreparingRebalance.
+    Empty: the group has no members. A JoinGroup starts PreparingRebalance.
 
     PreparingRebalance: JoinGroups are parked until every member has joined or the time is over. The next
     state is CompletingRebalance, or Empty.
@@ -25,7 +26,7 @@ class GroupState(StrEnum):
     Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
     PreparingRebalance.
 
-    Kafka's fifth state, Dead, is that of a deleted group. Only answers and the history use it here.
+    Kafka's fifth state, Dead, is the state of a deleted group. Here only responses and the history have it.
     """
 
     EMPTY = "Empty"
@@ -43,8 +44,9 @@ LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
 class ConsumerGroupState(StrEnum):
     """The state of a consumer group, which follows from its epochs and its members (rows GS1 to GS4).
 
-    Empty: no members. Assigning: the group epoch is above that of the target assignment. Reconciling: some
-    member has not reached its target assignment. Stable: every member has.
+    Empty: the group has no members. Assigning: the group epoch is greater than the epoch of the target
+    assignment. Reconciling: some member has not reached its target assignment. Stable: every member has
+    reached it.
     """
 
     EMPTY = "Empty"
@@ -62,9 +64,7 @@ class MemberState(StrEnum):
 
 
 class EntryType(StrEnum):
-    """The types of entries. The four types with names of states are the group's transitions to
-    these states.
-    """
+    """The types of entries. A type with the name of a state is the group's transition to this state."""
 
     GROUP_CREATED = "GroupCreated"
     MEMBER_ID_ASSIGNED = "MemberIdAssigned"
@@ -122,31 +122,34 @@ BY_EPOCHS = frozenset((CONSUMER, SHARE, STREAMS))
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A history entry of a Kafka group.
 
-    Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
-    request, or the deadline, that led to the entry. `principal` is the principal of the request, or None if
-    it had none or a deadline led to the entry. `topics` are the topics of a generation. `subscriptions` are
-    the topics of each member, set only if members differ. `last_rebalance_at_ms` is the start of the latest
-    rebalance before this entry, running or complete, or None before the first: it lets a reader find the
-    members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
-    static member that came back. A field is None where the entry's type does not use it.
+    Times are in milliseconds. A field is None if the entry's type does not use it. `generation` is the
+    generation after the change. `cause` is the id of the request, or the deadline, that led to the entry.
+    `principal` is the principal of the request, or None. `topics` are the topics of a generation.
+    `subscriptions` are the topics of each member, if the members' topics differ. `last_rebalance_at_ms` is
+    the start of the latest rebalance before this entry, or None before the first rebalance. With it, a reader
+    finds the members' last assignment without reading the whole history. `replaced_member_id` is the former
+    id of a static member that came back.
 
-    `group_type` is `classic`, `consumer` or `share`, the protocol of the group after the entry, or `streams`
-    of a group that is observed. Except in a classic group, `generation` is the group epoch, and
-    `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
-    topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
-    In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`
-    what it gets once others have given it up. In a `TargetAssignmentComputed`, `targets` are the assignments
-    of the members that it changes, and `moved_partitions` is the number of partitions that go from one member
-    to another. In a `GroupConverted`, `targets` is what each member has in the group's new protocol. A share
-    group is in the state Stable as long as it has members; its entry `Stable` says that each has its target
-    assignment. `took_ms` is the time from the start of the rebalance to `Stable`, from the answer that asked
-    a member to give partitions up to its acknowledgement, or from the request to initialize share partitions
-    until that was done. `error_code` is the error with which the share coordinator refused a task.
+    `group_type` is the group's protocol after the entry: `classic`, `consumer` or `share`, or `streams` in an
+    observed group. Except in a classic group, `generation` is the group epoch, and `assignment_epoch` is the
+    epoch of the target assignment. Partitions are by topic name, or by topic id if no topic has the id. In a
+    streams group they are tasks, by role and subtopology (`active 0`).
 
-    `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
-    not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
-    time at which it can have begun. If a poll found the group rebalancing, the entry has `within_ms`: the
-    rebalance began at most that long before.
+    In a `MemberReconciled` entry, `assigned` are the partitions that the member may use, `revoking` the ones
+    that it has to give up, and `awaiting` the ones that it gets after other members have given them up. In a
+    `TargetAssignmentComputed` entry, `targets` are the new targets of members, and `moved_partitions` is the
+    number of partitions that move from one member to another. In a `GroupConverted` entry, `targets` are the
+    members' partitions in the new protocol. A share group is Stable as long as it has members. Its `Stable`
+    entry means that every member has its target assignment.
+
+    `took_ms` is the duration of the rebalance in a `Stable` entry, the time from a member's response with
+    `revoking` until its acknowledgement, or the time from the request to initialize share partitions until
+    the result. `error_code` is the error with which the share coordinator refused a task.
+
+    If `observed`, the entry follows from records of the cluster's own coordinator (docs/observe.md). They do
+    not show when a rebalance of a classic group began. The time of the `PreparingRebalance` entry is then the
+    latest possible time. If a poll found the group rebalancing, the rebalance began at most `within_ms`
+    before this time.
     """
 
     version: int  # no default, so that it is always written

@@ -5,21 +5,21 @@ from enum import StrEnum
 from msgspec import Struct
 
 LogPosition = tuple[int, int]
-"""The position of a request in its partition of the log: the offset of its record, and its index in the
-record, which is 0 unless the record is a pack. Positions compare in the log's order.
+"""The position of a request in its partition of the log: the offset of its record, and its index in the pack,
+or 0. Positions compare in the log's order.
 """
 
 
 NO_POSITION: LogPosition = (-1, 0)
-"""The position of an offset whose request is not known: it precedes every request."""
+"""The position of an offset whose request is unknown. It precedes every request."""
 
 
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The committed offset of one partition, or one that is pending in a transaction.
+    """A committed offset of one partition, or an offset that is pending in a transaction.
 
-    `expire_at_ms` is the expiry time if the committer chose a retention time, else None. `topic_id` is the 16
-    bytes of the topic's UUID, or None if it is unknown. Bytes decode in half the time of a UUID. `position`
-    is that of the request with this offset.
+    `expire_at_ms` is None unless the client chose a retention time. `topic_id` is the 16 bytes of the topic's
+    UUID, or None if unknown. Bytes decode in half the time of a UUID. `position` is the position of the
+    request that committed the offset.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class OffsetChange(Struct, frozen=True):
 class MarkerOutcome(StrEnum):
     """The effect of a marker on offsets that are pending in a transaction of its producer.
 
-    COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction ended without its own
+    COMMIT, ABORT: the marker ends the offsets' transaction. DROPPED: the offsets' transaction ended without a
     marker, so it was not committed. IGNORED: the marker belongs to an earlier transaction.
     """
 

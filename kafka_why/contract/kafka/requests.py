@@ -1,6 +1,6 @@
 """Requests: one Struct for each message, with the fields of Kafka's message of that name in snake_case.
 
-Requests are decoded once, at the edge (`kafka_why.contract.codec`); the core receives only well-formed
+Requests are decoded once, at the edge (`kafka_why.contract.codec`), so the core receives only well-formed
 requests. Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are
 ignored. Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
@@ -54,8 +54,8 @@ class Protocol(Struct, frozen=True):
 class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True):
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
-    `partitions_per_topic` is for groups that the coordinator assigns. `topics` are the topics in the
-    protocols' metadata, for a group of the consumer protocol, or None if the sender could not read them.
+    `partitions_per_topic` is for groups whose partitions the coordinator assigns. `topics` are the topics in
+    the protocols' metadata, for a group of the consumer protocol, or None if the sender could not read them.
     """
 
     session_timeout_ms: Int32
@@ -77,8 +77,8 @@ class MemberAssignment(Struct, frozen=True):
 
 
 class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Ask for the assignment of this generation. The leader's request carries the assignments of
-    all members.
+    """Return the member's assignment in this generation. The leader's request has the assignments of all
+    members.
     """
 
     generation_id: Int32
@@ -90,10 +90,12 @@ class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True)
 
 
 class OversizedRequest(Request[OversizedRequestResponse], frozen=True, kw_only=True, tag=True):
-    """A JoinGroup or SyncGroup whose record would be too large, so that its sender appends this instead.
+    """A notice of a JoinGroup or SyncGroup whose record would be too large. The sender appends the notice
+    instead.
 
     `size_bytes` is the size of the record, or of the client's frame, and `max_bytes` the limit. The other
-    fields are those of the request. Kafka has no such request, because its coordinator reads the client's.
+    fields are as in the request. Kafka does not need this request, because its coordinator reads the client's
+    own request.
     """
 
     kind: Literal["JoinGroup", "SyncGroup"]
@@ -115,7 +117,7 @@ class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True)
 
 
 class LeavingMember(Struct, frozen=True):
-    """A member of a LeaveGroup batch. A static member may be named by its instance id with `member_id` ""
+    """A member in a LeaveGroup request. `member_id` may be "" if `group_instance_id` names a static member
     (KIP-345).
     """
 
@@ -131,7 +133,9 @@ class LeaveGroup(Request[LeaveGroupResponse], frozen=True, kw_only=True, tag=Tru
 
 
 class CommittedPartition(Struct, frozen=True):
-    """The offset of the next record to read from one partition, and the committer's metadata text."""
+    """The committed offset of one partition: the offset of the next record to read, and the client's
+    metadata.
+    """
 
     partition_index: Int32
     committed_offset: Int64
@@ -140,7 +144,9 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, or None if the sender does not know it."""
+    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, or None if the sender does not
+    know the id.
+    """
 
     name: ShortStr
     partitions: list[CommittedPartition]
@@ -150,8 +156,8 @@ class CommittedTopic(Struct, frozen=True):
 class OffsetCommit(Request[OffsetCommitResponse], frozen=True, kw_only=True, tag=True):
     """Store offsets. Any client may commit to a group without members (`generation_id` -1).
 
-    The sender checks that topics and partitions exist. `retention_time_ms` is the field of versions 2 to 4,
-    -1 for the coordinator's own retention time.
+    The sender checks that topics and partitions exist. `retention_time_ms` is the client's retention time in
+    versions 2 to 4, or -1 for the coordinator's retention time.
     """
 
     generation_id: Int32 = -1
@@ -162,12 +168,13 @@ class OffsetCommit(Request[OffsetCommitResponse], frozen=True, kw_only=True, tag
 
 
 class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=True, tag=True):
-    """Store offsets as a part of a producer's transaction: they are pending until the transaction ends.
+    """Store offsets as a part of a producer's transaction. The offsets are pending until the transaction
+    ends.
 
-    The sender has checked that the transaction is open, and read `txn_position` before that check: the end of
-    partition `txn_partition` of the markers topic, whose topic id is `txn_topic_id` (None if unknown). So the
-    markers of the producer's earlier transactions are below `txn_position`, and the marker that ends this
-    transaction will be at or above it. `txn_version` is 2 if the transaction's end raises the producer's
+    `txn_position` is the end of partition `txn_partition` of the markers topic, whose topic id is
+    `txn_topic_id` (None if unknown). The sender read this end, and then checked that the transaction is open.
+    So the markers of the producer's earlier transactions are before `txn_position`, and the marker of this
+    transaction will be at or after it. `txn_version` is 2 if the end of the transaction raises the producer's
     epoch by one (KIP-890), else 1.
     """
 
@@ -185,12 +192,13 @@ class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=Tru
 
 
 class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only=True, tag=True):
-    """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
-    topic, whose topic id is `txn_topic_id` (None if unknown). It ends a transaction of the producer. If
-    `committed` is False, the transaction was aborted. The marker applies to pending offsets whose own
-    `txn_position` is at least `first_position`. The sender has checked that no other marker from
-    `first_position` to before `txn_position` applies to them. Kafka has no such request, because its
-    coordinator reads the markers in its own log.
+    """A marker, which ends a transaction of the producer. If `committed` is False, the transaction was
+    aborted. Kafka does not need this request, because its coordinator reads the markers in its own log.
+
+    Kafka's transaction coordinator wrote the marker at `txn_position` of partition `txn_partition` of the
+    markers topic, whose topic id is `txn_topic_id` (None if unknown). The marker applies to pending offsets
+    whose own `txn_position` is at least `first_position`. The sender has checked that no other marker from
+    `first_position` to before `txn_position` applies to them.
     """
 
     producer_id: Int64
@@ -205,8 +213,8 @@ class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only
 class TopicPartitions(Struct, frozen=True):
     """Partitions of one topic.
 
-    `topic_id` is used by OffsetFetch alone: offsets of another topic with this name are not returned. None:
-    offsets are returned whatever their topic id.
+    Only OffsetFetch uses `topic_id`. It then omits offsets of other topics that had this name. If `topic_id`
+    is None, it returns the offsets of all topics with this name.
     """
 
     name: ShortStr
@@ -215,10 +223,11 @@ class TopicPartitions(Struct, frozen=True):
 
 
 class OffsetFetch(Request[OffsetFetchResponse], frozen=True, kw_only=True, tag=True):
-    """Fetch the committed offsets of these partitions. If `topics` is None, fetch all.
+    """Fetch the committed offsets of these partitions, or of all partitions if `topics` is None.
 
-    `require_stable`: a partition with an offset that is pending in a transaction is an error. `member_id` and
-    `member_epoch` name a member of a consumer group. They are None and -1 if the client is not a member.
+    If `require_stable`, partitions with an offset that is pending in a transaction return an error.
+    `member_id` and `member_epoch` are of a member of a consumer group, or None and -1 if the client is not a
+    member.
     """
 
     topics: list[TopicPartitions] | None = None
@@ -234,8 +243,9 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups. `lists_changed` asks a replica to list changed groups in an early answer
-    (`DescribeGroupResponse.changed`); it requires `waits_for_views`, and does not affect the query's answer.
+    """One group of a DescribeGroups. If `lists_changed`, a replica lists changed groups in an early answer
+    (`DescribeGroupResponse.changed`). This requires `waits_for_views`, and does not affect the query's
+    answer.
     """
 
     lists_changed: bool | UnsetType = UNSET
@@ -253,12 +263,11 @@ class TopicIdPartitions(Struct, frozen=True):
 
 
 class RegexResolution(Struct, frozen=True):
-    """The topics that a pattern matched when the sender read the cluster's topics at `at_ms`: the topics by
-    name.
+    """The topics, by name, that a pattern matched when the sender read the cluster's topics at `at_ms`.
 
-    `error` is the text of the fault if the pattern is not a regular expression of RE2. `seen` is set if
-    `topics` may lack matching topics, because the client may not DESCRIBE them. It is the digest of all
-    matching topics (`records.topic_patterns.digest`).
+    `error` describes the fault if the pattern is not a regular expression of RE2. `seen` is the digest of all
+    matching topics (`records.topic_patterns.digest`). It is set only if `topics` may omit matching topics
+    that the client may not DESCRIBE.
     """
 
     topics: dict[ShortStr, TopicImage] = {}
@@ -275,15 +284,15 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     """The only request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
     reports what it owns, and leaves.
 
-    `member_epoch` is 0 to join, -1 to leave, -2 if a static member leaves for a while. A field that is None,
-    or `rebalance_timeout_ms` -1, says that nothing has changed.
+    `member_epoch` is 0 to join, -1 to leave, and -2 if a static member leaves temporarily. A field that is
+    None, or `rebalance_timeout_ms` -1, has not changed.
 
     Kafka's request has the fields up to `topic_partitions`. `topics` are the topics of
-    `subscribed_topic_names` and `regex` is the resolution of `subscribed_topic_regex`, as the sender knows
-    them from the brokers' metadata. They are None in a request without names or without a pattern, and where
-    the sender could not reach the brokers. With `checks_topics` the sender shows its client only topics that
-    the client may DESCRIBE. `looked` has the resolution of the pattern that the last answer asked to resolve
-    (`ConsumerGroupHeartbeatResponse.look`).
+    `subscribed_topic_names` in the brokers' metadata, and `regex` is the resolution of
+    `subscribed_topic_regex`. They are None if the request has no names or no pattern, or if the sender could
+    not reach the brokers. If `checks_topics`, the sender shows its client only topics that the client may
+    DESCRIBE. `looked` has the resolution of the pattern in the last response's `look`
+    (`ConsumerGroupHeartbeatResponse`).
     """
 
     member_id: ShortStr = ""
@@ -306,8 +315,8 @@ class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True,
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """A query for the settings of one group: the resource GROUP of a DescribeConfigs. `of_coordinator` asks
-    for the coordinator's own settings instead, which brokers have under the same names.
+    """Return the settings of one group: the resource GROUP of a DescribeConfigs. If `of_coordinator`, return
+    the coordinator's own settings instead, which brokers have under the same names.
     """
 
     of_coordinator: bool = False
@@ -316,8 +325,8 @@ class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, k
 class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
     """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs.
 
-    `configs` are values by Kafka's names, or None to return to the coordinator's value. With `validate_only`
-    nothing is changed.
+    `configs` are values by Kafka's names, or None to return to the coordinator's value. If `validate_only`,
+    only check the values.
     """
 
     configs: dict[ShortStr, str | None]
@@ -325,10 +334,10 @@ class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only
 
 
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The topics that the patterns of a group match in the cluster's metadata, by pattern.
+    """The topics in the cluster's metadata that match a group's patterns, by pattern.
 
-    Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
-    watcher sends it. It has no answer.
+    The coordinator service's watcher sends this request, which has no answer. Kafka does not need it, because
+    its coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
@@ -339,8 +348,8 @@ class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
     """Topics in the cluster's metadata, by name, or None if no topic has that name.
 
-    Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
-    watcher sends it. It has no answer.
+    The coordinator service's watcher sends this request, which has no answer. Kafka does not need it, because
+    its coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
@@ -373,17 +382,17 @@ AnyAnswered = (
     | ReleaseGroup
 )
 ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
-"""The classes of their answers."""
+"""The response classes of these requests."""
 
 Unanswered = TopicMetadata | RegexResolved | ShareStateResult
-"""A request of the coordinator's own service. It has no answer and no principal."""
+"""A request of the coordinator's own service, which has no answer and no principal."""
 
 AnyRequest = AnyAnswered | Unanswered
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The address of an answer. `request` is the id `<topic>-<partition>-<offset>` by which readers drop
-    duplicates.
+    """The address of an answer. Readers drop duplicates by `request`, the request's id
+    `<topic>-<partition>-<offset>`.
     """
 
     reply_partition: int

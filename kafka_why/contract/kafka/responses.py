@@ -21,7 +21,7 @@ class JoinGroupMember(Struct, frozen=True):
 
 
 class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
-    """`members` is empty for every member except the leader."""
+    """The result of a join. `members` is empty for every member except the leader."""
 
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
@@ -33,7 +33,7 @@ class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
 
 
 class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
-    """`assignment` is the leader's assignment for this member, opaque to the coordinator."""
+    """The leader's assignment for this member. The coordinator does not decode it."""
 
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -49,7 +49,7 @@ class HeartbeatResponse(Response, frozen=True, kw_only=True, tag="Heartbeat"):
 
 
 class LeftMember(Struct, frozen=True):
-    """The outcome for one member of a LeaveGroup batch. The ids are those of the request."""
+    """The outcome for one member of a LeaveGroup. The ids are as in the request."""
 
     member_id: str
     group_instance_id: str | None
@@ -57,7 +57,7 @@ class LeftMember(Struct, frozen=True):
 
 
 class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
-    """The answer: an entry for each member of the request, in its order."""
+    """The outcome for each member of the request, in the request's order."""
 
     members: list[LeftMember] = []
 
@@ -93,9 +93,9 @@ class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="Transa
 
 
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
-    """The committed offset of one partition, or -1 if none is committed or if `error_code` is set.
+    """The committed offset of one partition, or -1 if the partition has none or `error_code` is set.
 
-    `topic_id` is the id of the topic that the offset was committed for, or None if it is unknown.
+    `topic_id` is the id of the topic for which the offset was committed, or None if unknown.
     """
 
     partition_index: int
@@ -107,7 +107,7 @@ class FetchedPartition(Struct, frozen=True, omit_defaults=True):
 
 
 class FetchedTopic(Struct, frozen=True):
-    """A topic of an OffsetFetch's answer."""
+    """A topic in the response to an OffsetFetch."""
 
     name: str
     partitions: list[FetchedPartition]
@@ -120,13 +120,13 @@ class OffsetFetchResponse(Response, frozen=True, kw_only=True, tag="OffsetFetch"
 
 
 class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelete"):
-    """The outcome of each partition. Empty if `error_code` is set."""
+    """The outcome of each partition. `topics` is empty if `error_code` is set."""
 
     topics: list[TopicErrors] = []
 
 
 class DescribedMember(Struct, frozen=True):
-    """A member. `member_metadata` is that of the selected protocol, b"" unless the group is Stable."""
+    """A member. `member_metadata` is for the selected protocol, and is empty unless the group is Stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -149,13 +149,15 @@ class ListedGroup(Struct, frozen=True):
 
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
-    """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
+    """A description of a group. A missing group is Dead. `protocol_data` is the selected protocol, or ""
+    unless the group is Stable.
 
-    `pending_offsets` are the offsets that are pending in transactions, by topic and partition; for a
-    partition with several, the last request's. The field is omitted if none is pending. Kafka's response has
-    no such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
-    `changed` is set only by a replica, for `DescribeGroup.lists_changed`: the current rows of the partition's
-    groups that may have changed since the last committed batch of the query.
+    `error_message` is set for a group of the consumer protocol, in versions that have the field.
+    `pending_offsets` are the offsets that are pending in transactions, by topic and partition. If several are
+    pending for a partition, it is the offset of the last request. The field is omitted if no offset is
+    pending. `changed` is set only by a replica, for `DescribeGroup.lists_changed`. It has the partition's
+    groups that may have changed since the last committed batch of the query. Kafka's response does not have
+    these two fields.
     """
 
     error_message: str | UnsetType = UNSET
@@ -172,7 +174,7 @@ class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"
 
 
 class AssignedTopicPartitions(Struct, frozen=True):
-    """Partitions, sorted, of the topic with this id. `topic_name` is "" in the answer to a heartbeat."""
+    """The sorted partitions of the topic with this id. `topic_name` is "" in the response to a heartbeat."""
 
     topic_id: UUID
     partitions: list[int]
@@ -180,10 +182,10 @@ class AssignedTopicPartitions(Struct, frozen=True):
 
 
 class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
-    """`assignment` has all partitions that the member may use, or is None if the member already knows
-    them.
+    """The response to a member's heartbeat. `assignment` has all partitions that the member may use, or is
+    None if the member already knows them.
 
-    An answer with an error has only the error and its text.
+    A response with an error has only the error and its text.
     """
 
     error_message: str | None = None
@@ -196,18 +198,18 @@ class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
 class ConsumerGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"
 ):
-    """`look` is the member's pattern if the group needs its topics again, else it is omitted. The sender then
-    puts the matching topics that the client may DESCRIBE into its next request for this member
-    (`ConsumerGroupHeartbeat.looked`).
+    """The response to a heartbeat. `look` is the member's pattern if the group needs the pattern's topics
+    again, else it is omitted. The sender's next request for this member then has the matching topics that the
+    client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
     """
 
     look: str | UnsetType = UNSET
 
 
 class ConsumerGroupMemberDescription(Struct, frozen=True):
-    """A member. `assignment` are the partitions that it may use and those that it still has to give up.
+    """A member. `assignment` are the partitions that it may use, and the ones that it still has to give up.
 
-    `member_type` is 0 for a member on the classic protocol, 1 for one on the consumer protocol (KIP-1099).
+    `member_type` is 0 for the classic protocol and 1 for the consumer protocol (KIP-1099).
     """
 
     member_id: str
@@ -224,7 +226,7 @@ class ConsumerGroupMemberDescription(Struct, frozen=True):
 
 
 class EpochsDescription(Response, frozen=True, kw_only=True):
-    """A group with epochs as Kafka describes it. `error_message` says why it cannot be described."""
+    """Kafka's description of a group with epochs. `error_message` is the reason if it cannot be described."""
 
     error_message: str | None = None
     group_state: str = ""
@@ -236,7 +238,7 @@ class EpochsDescription(Response, frozen=True, kw_only=True):
 class ConsumerGroupDescribeResponse(
     EpochsDescription, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"
 ):
-    """`pending_offsets` is as in `DescribeGroupResponse`."""
+    """A description of a consumer group. `pending_offsets` is as in `DescribeGroupResponse`."""
 
     members: list[ConsumerGroupMemberDescription] = []
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
@@ -245,7 +247,7 @@ class ConsumerGroupDescribeResponse(
 class ShareGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"
 ):
-    """The answer to a heartbeat. The member may fetch from its assignment, which other members may share."""
+    """The response to a heartbeat. Other members may have the same partitions."""
 
 
 class ShareGroupMemberDescription(Struct, frozen=True):
@@ -261,13 +263,13 @@ class ShareGroupMemberDescription(Struct, frozen=True):
 
 
 class ShareGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
-    """A share group: several members may have the same partition."""
+    """A description of a share group. Several members may have the same partition."""
 
     members: list[ShareGroupMemberDescription] = []
 
 
 class ShareTopicPartitions(Struct, frozen=True):
-    """Partitions, sorted, of one topic."""
+    """The sorted partitions of one topic."""
 
     topic_name: str
     topic_id: UUID
@@ -275,14 +277,16 @@ class ShareTopicPartitions(Struct, frozen=True):
 
 
 class DescribeShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DescribeShareGroupOffsets"):
-    """The partitions, by topic name, whose state the share coordinator has initialized for the group."""
+    """The partitions whose state the share coordinator has initialized for the group, by topic name."""
 
     error_message: str | None = None
     topics: list[ShareTopicPartitions] = []
 
 
 class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
-    """The outcome for one partition. It is short because a group has thousands of them."""
+    """The outcome for one partition. Defaults are omitted, because a group may have thousands of
+    partitions.
+    """
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -290,7 +294,7 @@ class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
 
 
 class AlteredShareTopic(Struct, frozen=True):
-    """The outcomes for partitions of one topic. The id is zero if no topic has the name."""
+    """The outcomes for partitions of one topic. `topic_id` is zero if no topic has the name."""
 
     topic_name: str
     topic_id: UUID
@@ -298,14 +302,14 @@ class AlteredShareTopic(Struct, frozen=True):
 
 
 class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="AlterShareGroupOffsets"):
-    """The answer: an entry for each topic of the request, or none if the whole request failed."""
+    """The outcome for each topic of the request. `responses` is empty if the whole request failed."""
 
     error_message: str | None = None
     responses: list[AlteredShareTopic] = []
 
 
 class DeletedShareTopic(Struct, frozen=True):
-    """The outcome for one topic. The id is zero if no topic has the name."""
+    """The outcome for one topic. `topic_id` is zero if no topic has the name."""
 
     topic_name: str
     topic_id: UUID
@@ -314,7 +318,7 @@ class DeletedShareTopic(Struct, frozen=True):
 
 
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
-    """The answer: an entry for each topic of the request, or none if the group has no state or the whole
+    """The outcome for each topic of the request. `responses` is empty if the group has no state or the whole
     request failed.
     """
 
@@ -323,8 +327,8 @@ class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="
 
 
 class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
-    """The effective value of a group's setting. `is_default`: it is the coordinator's value. If the group
-    overrides the setting, `without_own` is the coordinator's value.
+    """The effective value of a group's setting. `is_default` is True if it is the coordinator's value. If the
+    group overrides the setting, `without_own` is the coordinator's value.
     """
 
     name: str
@@ -348,4 +352,4 @@ class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterG
 
 
 AnyResponse = Response
-"""An answer to one of `kafka_why.contract.kafka.requests`, or an ErrorResponse."""
+"""A response to a request of `kafka_why.contract.kafka.requests`, or an ErrorResponse."""

@@ -25,7 +25,7 @@ class TopicImage(Struct, frozen=True):
 
 
 TopicImages = dict[ShortStr, TopicImage | None]
-"""The topics that the sender of a request knows, by name; None if no topic has that name."""
+"""The topics that the sender of a request knows, by name, or None if no topic has that name."""
 
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -35,9 +35,8 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
     """The only request of a share group's member: it joins, keeps its session alive, and leaves.
 
     `member_epoch` is 0 to join and -1 to leave. A field that is None has not changed. Kafka's request has the
-    fields up to `subscribed_topic_names`. `topics` are the topics of these names, as the sender knows them
-    from the brokers' metadata. It is None in a request without names, and where the sender could not reach
-    the brokers.
+    fields up to `subscribed_topic_names`. `topics` are the topics with these names in the brokers' metadata,
+    or None if the request has no names or the sender could not reach the brokers.
     """
 
     member_id: ShortStr = ""
@@ -54,13 +53,13 @@ class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_on
 class DescribeShareGroupOffsets(
     Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
 ):
-    """A query for the partitions of a group whose state is initialized. Only the share coordinator knows the
-    group's position in them, so the sender has to ask it, as Kafka does for a DescribeShareGroupOffsets.
+    """Return the group's partitions whose state is initialized. Only the share coordinator knows the group's
+    positions in them, so the sender has to query the share coordinator, too, as Kafka does.
     """
 
 
 class AlterSharePartition(Struct, frozen=True):
-    """The new start offset of a partition; -1 leaves it to `share.auto.offset.reset`."""
+    """The new start offset of a partition, or -1 to use `share.auto.offset.reset`."""
 
     partition: Int32
     start_offset: Int64
@@ -76,8 +75,8 @@ class AlterShareTopic(Struct, frozen=True):
 class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
     """Set the start offsets of a group without members. The answer waits for the share coordinator.
 
-    `images` are the topics by name as the sender knows them from the brokers' metadata, or None if it could
-    not reach the brokers.
+    `images` are the topics in the brokers' metadata by name, or None if the sender could not reach the
+    brokers.
     """
 
     topics: list[AlterShareTopic]
@@ -85,7 +84,7 @@ class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=Tru
 
 
 class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Forget the positions of a group without members in these topics. The answer waits for the share
+    """Delete the positions of a group without members in these topics. The answer waits for the share
     coordinator. `images` are as in AlterShareGroupOffsets.
     """
 
@@ -96,8 +95,8 @@ class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=T
 class ShareStatePartition(Struct, frozen=True):
     """The outcome of a task for one partition.
 
-    `error_code` is the share coordinator's. If it refused the task because of its recorded state
-    (FENCED_STATE_EPOCH), `state_epoch` and `start_offset` are that state, else None.
+    `error_code` is from the share coordinator. If it refused the task because of its recorded state
+    (FENCED_STATE_EPOCH), `state_epoch` and `start_offset` are the recorded state, else None.
     """
 
     topic_id: UUID
@@ -108,11 +107,12 @@ class ShareStatePartition(Struct, frozen=True):
 
 
 class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The answer of the cluster's share coordinator to a task of a share group, by partition. A partition
-    without an outcome is left out.
+    """The outcome of a share group's task at the cluster's share coordinator, by partition. Partitions
+    without an outcome are omitted.
 
-    Kafka has no such request, because its coordinator calls the share coordinator itself. The coordinator's
-    own service sends it (`kafka_why.contract.kafka.snapshot.ShareSnapshot` has the tasks). It has no answer.
+    The coordinator's own service sends this request, which has no answer. The tasks are in
+    `kafka_why.contract.kafka.snapshot.ShareSnapshot`. Kafka does not need this request, because its
+    coordinator calls the share coordinator itself.
     """
 
     group_id: ShortStr

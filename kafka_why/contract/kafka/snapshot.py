@@ -10,22 +10,22 @@ from kafka_why.contract.messages import RECORD_VERSION, SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition, decode_assignment
 
 Partitions = dict[bytes, list[int]]
-"""Partitions, sorted, by topic id."""
+"""Sorted partitions by topic id."""
 
 
 CONFIGS = "KafkaConfigs"
 
 NamedPartitions = dict[str, list[int]]
-"""Partitions, sorted, by topic name, or by topic id if no topic has the id."""
+"""Sorted partitions by topic name, or by topic id if no topic has the id."""
 
 
 def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
-    """Return all partitions of a mapping by topic as one tuple."""
+    """Return the partitions of all topics as one tuple."""
     return tuple(TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers)
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
-    """Fields that only a member of a streams group has. `user_endpoint` is HOST:PORT."""
+    """The fields that only members of streams groups have. `user_endpoint` is HOST:PORT."""
 
     topology_epoch: int
     process_id: str
@@ -34,12 +34,11 @@ class StreamsMemberSnapshot(Struct, frozen=True):
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):
-    """Additional fields of a `MemberSnapshot` in a group with epochs.
+    """The additional fields of a `MemberSnapshot` in a group with epochs.
 
-    `member_type` is `classic` or `consumer`, the protocol that the member speaks, or `share` or `streams`.
-    `assigned` are the partitions that it may use, `revoking` those that it has to give up first, and `target`
-    those that the target assignment gives it. In a streams group these are tasks, by role and subtopology
-    (`active 0`).
+    `member_type` is the member's protocol: `classic`, `consumer`, `share` or `streams`. `assigned` are the
+    partitions that the member may use, `revoking` the ones that it has to give up, and `target` the ones in
+    its target assignment. In a streams group they are tasks, by role and subtopology (`active 0`).
     """
 
     member_epoch: int
@@ -62,11 +61,11 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
 
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
-    """A member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
+    """A member. As in Kafka, `metadata` is for the selected protocol, and is empty unless the group is
     Stable.
 
-    In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
-    is the group's. `consumer` is set in a group with epochs.
+    `session_timeout_ms` is 0 for a member on the consumer protocol, because the session timeout is a setting
+    of the group. `consumer` is set in a group with epochs.
     """
 
     member_id: str
@@ -81,8 +80,8 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     consumer: ConsumerMemberSnapshot | None = None
 
     def held(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that the member may use. Raises ProtocolError if its bytes are not an
-        assignment of Kafka's consumer.
+        """Return the partitions that the member may use. Raises ProtocolError if its assignment is not one of
+        Kafka's consumer.
         """
         if self.consumer is not None:
             return flat(self.consumer.assigned)
@@ -90,15 +89,15 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
 
 
 class TopicSnapshot(Struct, frozen=True):
-    """A topic as the group knows it: its id as text, and its number of partitions."""
+    """A topic that the group knows: its id as text, and its number of partitions."""
 
     topic_id: str
     partitions: int
 
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
-    """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result.
-    `altered`: an administrator set the start offset, so it replaces any existing state.
+    """The partitions of a topic in a task for the share coordinator. `error_code` is the error of the last
+    result. If `altered`, an administrator set the start offset, so it replaces any existing state.
     """
 
     topic_id: str
@@ -111,9 +110,11 @@ class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
 
 
 class ShareTask(Struct, frozen=True):
-    """A task of the cluster's share coordinator for a share group: `kind` is `initialize`, with the state
-    epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its id,
-    which the `ShareStateResult` repeats.
+    """A task of the cluster's share coordinator for a share group. `task` is its id, which the
+    `ShareStateResult` repeats.
+
+    `kind` is `initialize` or `delete`. To initialize a partition, a task has its state epoch and its start
+    offset (-1 if the brokers decide it).
     """
 
     task: str
@@ -123,10 +124,11 @@ class ShareTask(Struct, frozen=True):
 
 
 class ShareSnapshot(Struct, frozen=True):
-    """The state of a share group's partitions at the share coordinator. Only initialized ones are assigned.
+    """The states of a share group's partitions at the share coordinator. Only initialized partitions are
+    assigned.
 
-    `tasks` are those that are open, the oldest first. An observed group has no `tasks`, and no partitions in
-    `deleting`, because the log does not have them.
+    `tasks` are the open tasks, the oldest first. An observed group has no `tasks`, and only topics without
+    partitions in `deleting`, because the log does not have the rest.
     """
 
     initializing: NamedPartitions
@@ -136,11 +138,11 @@ class ShareSnapshot(Struct, frozen=True):
 
 
 class StreamsSnapshot(Struct, frozen=True):
-    """The topology of a streams group: the topics that each subtopology reads.
+    """The topology of a streams group. `subtopologies` are the topics that each subtopology reads.
 
     `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
-    were found valid, or -1 if they are not; the group is then NotReady. `assignment_configs` are the settings
-    of the assignment.
+    were found valid, or -1 if they are not valid. The group is then NotReady. `assignment_configs` are the
+    settings of the assignment.
     """
 
     topology_epoch: int | None
@@ -152,13 +154,15 @@ class StreamsSnapshot(Struct, frozen=True):
 class ConsumerGroupSnapshot(Struct, frozen=True):
     """Additional fields of a `GroupSnapshot` with epochs: a consumer, share or streams group.
 
-    `assignor_name` is the assignor that computed the target assignment, or "" before the first. `topics` are
-    the topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that
-    each pattern matched. `unknown_topics` are subscribed names of which the group has no metadata yet, and
-    `unresolved_regexes` are patterns without a result. The topic watcher sends both. `checked_regexes` are
-    the patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that
-    the last poll of the metadata found (omitted if empty). The members' gateways resolve these patterns.
-    `share` and `streams` are set for groups of these types. Streams groups are only observed.
+    `assignor_name` is the assignor that computed the target assignment, or "" before the first one. `topics`
+    are the topics that the group knows (None if no topic has the name). `resolved_regexes` are the topics
+    that each pattern matches. `unknown_topics` are subscribed names without metadata yet, and
+    `unresolved_regexes` are patterns without a result. The topic watcher sends the missing data.
+
+    `checked_regexes` are patterns for which a member's gateway checks the right to DESCRIBE topics. Gateways
+    resolve these patterns. The values are digests of the topics that matched at the last poll of the
+    metadata. The field is omitted if empty. `share` and `streams` are set for groups of these types. Streams
+    groups are only observed.
     """
 
     assignment_epoch: int
@@ -173,19 +177,19 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
 
     @property
     def group_type(self) -> str:
-        """The type of the group as its history names it."""
+        """The group's type, as in its history."""
         return "share" if self.share else "streams" if self.streams else "consumer"
 
 
 class GroupSnapshot(Struct, frozen=True):
-    """The group after history entry number `seq` of this incarnation.
+    """The group after the history entry `seq` of this incarnation.
 
     `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
     assignments were omitted because the record would be too large. `consumer` has the fields of consumer,
     share and streams groups, and is omitted in a classic group. `configs` are the settings that the group
-    overrides, omitted if there are none. `wanted_topics` are topics whose ids a classic group needs before it
-    can be converted to the consumer protocol, omitted if there are none; the topic watcher sends the ids.
-    `observed` is True for a group of the cluster's own coordinator, else omitted.
+    overrides. `wanted_topics` are the topics whose ids a classic group needs before it can be converted to
+    the consumer protocol. The topic watcher sends the ids. Both fields are omitted if empty. `observed` is
+    True for a group of the cluster's own coordinator, else omitted.
     """
 
     group_id: str
@@ -213,18 +217,18 @@ class GroupSnapshot(Struct, frozen=True):
 
     @property
     def group_type(self) -> str:
-        """The type of the group as its history names it."""
+        """The group's type, as in its history."""
         return self.consumer.group_type if self.consumer else "classic"
 
     @property
-    def has_members(self) -> bool:
-        """Return True if `members` is complete. A record that would be too large omits the members."""
+    def are_members_complete(self) -> bool:
+        """True if `members` is complete. A record that would be too large omits the members."""
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group id that has no group. Readers of views recognise it by its `protocol`, which no
-    group has, and skip it.
+    """The settings of a group that does not exist. Readers of views skip this record, because no group has
+    its `protocol`.
     """
 
     group_id: str
@@ -237,6 +241,6 @@ class ConfigsView(Struct, frozen=True):
 
 
 def named(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> NamedPartitions:
-    """Return the partitions by topic name, or by topic id if no known topic has the id, sorted by both."""
+    """Return the sorted partitions by topic name, or by topic id if `names` does not have the id."""
     by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
     return dict(sorted(by_name.items()))

@@ -1,6 +1,4 @@
-"""Formats parts of the history's sentences. Lists are short, because the fields of an entry have
-everything.
-"""
+"""Formats parts of the history's sentences. Lists are cut, because an entry's fields have the whole lists."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,26 +9,26 @@ NAMED_AT_MOST = 10
 
 
 def counted(number: int, noun: str) -> str:
-    """Return the number with the noun: `1 topic`, `2 more topics`. `noun` is in the singular."""
+    """Return the number with the noun, such as `1 topic` or `2 more topics`. `noun` is in the singular."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(texts: list[str], noun: str, most: int = NAMED_AT_MOST) -> str:
-    """Return the first texts as a list, and the number of the others. `noun`, in the singular, says what the
-    texts name.
+    """Return a text such as `a, b and 3 more topics` with the first `most` texts. `noun` is in the
+    singular.
     """
     left_out = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else "")
 
 
 def listed_partitions(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> str:
-    """Return the partitions as `topic-number`. `names` are names of topics by topic id."""
+    """Return a text such as `orders-0, orders-1`. `names` are topic names by topic id."""
     texts = [f"{topic}-{number}" for topic, numbers in named(partitions, names).items() for number in numbers]
     return listed(texts, "partition")
 
 
 def names_change(before: Sequence[str], after: Sequence[str]) -> str:
-    """Return the rest of a sentence about a member: `subscribes to a, b and no longer to c`."""
+    """Return the predicate of a sentence about a member, such as `subscribes to a, b and no longer to c`."""
     added, removed = sorted({*after}.difference(before)), sorted({*before}.difference(after))
     if not removed:
         return f"subscribes to {listed(added, 'topic')}"
@@ -44,8 +42,8 @@ _LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s be
 
 
 def last_commit(ago_ms: int | None) -> str:
-    """Return a sentence that says how long before its removal a member last committed. `ago_ms` is None if it
-    never did.
+    """Return a sentence about a removed member's last commit, which was `ago_ms` before the removal. `ago_ms`
+    is None if the member never committed.
     """
     if ago_ms is None:
         return _NO_COMMIT
@@ -53,8 +51,8 @@ def last_commit(ago_ms: int | None) -> str:
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the sentence of `last_commit` in a reason, or "" if it has none. The returned sentence is for a
-    removal that was `earlier_ms` before the reason's.
+    """Return the sentence of `last_commit` in `reason`, or "" if it has none. If the member was removed
+    `earlier_ms` before the removal in `reason`, adjust the sentence.
     """
     found = _LAST_COMMIT.search(reason)
     if found is not None:

@@ -1,1 +1,1 @@
-"""Subscriptions and assignments, in the bytes of Kafka's consumer, Connect and Streams."""
+"""Codecs for the subscriptions and assignments of Kafka's consumer, Connect and Streams."""

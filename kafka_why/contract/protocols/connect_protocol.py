@@ -1,11 +1,11 @@
 """Kafka Connect's protocol: the assignment that a worker gets from the leader through SyncGroup.
 
-This is Kafka's ConnectProtocol (version 0, eager) and IncrementalCooperativeConnectProtocol (KIP-415; version
-1, `compatible`, and version 2, `sessioned`, which differ in nothing that is read here). The bytes start with
-the version, an int16. Versions only append fields, so a newer one is read as version 2.
+The protocol is Kafka's ConnectProtocol (version 0, eager) or IncrementalCooperativeConnectProtocol (KIP-415;
+version 1, `compatible`, and version 2, `sessioned`, which have the same assignments). The bytes start with
+the version, an int16. Versions only append fields, so newer versions are read as version 2.
 
 In version 0 an assignment has all work of the worker. From version 1 on it has only the new work, and the
-worker keeps its other work until that is revoked.
+worker keeps its other work until that work is revoked.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from kafka_why.contract.protocols.wire import ProtocolError, Reader
 PROTOCOL_NAMES = ("default", "compatible", "sessioned")
 """The names of the protocols that workers offer: eager, compatible and sessioned."""
 CONNECTOR = -1
-"""Stands for the connector itself in place of a task's number."""
+"""The task number that means the connector itself."""
 CONFIG_MISMATCH = 1
-"""The error of a leader that assigns nothing, because a worker has newer configurations than the leader."""
+"""The error if the leader assigns nothing because a worker has newer configurations than the leader."""
 _HIGHEST_VERSION = 2
 
 
@@ -31,8 +31,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
-    """The assignment of a worker. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which
-    workers join again, or 0 for none. Until then the work of a worker that left is kept for its return.
+    """The assignment of a worker. `error` is 0 or CONFIG_MISMATCH. `delay_ms` is the time after which workers
+    join again, or 0. Until then the work of a worker that left is not reassigned, because it may return.
     """
 
     version: int
@@ -46,7 +46,7 @@ class ConnectAssignment:
 
 
 def decode_assignment(data: bytes) -> ConnectAssignment:
-    """Read an assignment. Raises ProtocolError, also if bytes are left over."""
+    """Decode an assignment. Raises ProtocolError, also if bytes are left over."""
     reader = Reader(data)
     version = reader.int16("version")
     if version < 0:

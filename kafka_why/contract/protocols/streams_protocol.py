@@ -1,9 +1,10 @@
-"""Kafka Streams by the classic protocol: the user data of an assignment that its leader gives to a member.
+"""The user data in a member's assignment of Kafka Streams on the classic protocol.
 
-This is AssignmentInfo of Kafka Streams, versions 1 to 11 (Kafka 0.10 to 4.4), in the bytes of Java's
-DataOutputStream. Version 2 adds the partitions of each host, 3 the latest version that all members know, 4
-the error code, 5 a dictionary of topics, 6 the partitions of standbys by host, 7 the time of the next probing
-rebalance (KIP-441), 10 the name of a topology in each task. Versions 8, 9 and 11 change other messages.
+The user data are AssignmentInfo of Kafka Streams, versions 1 to 11 (Kafka 0.10 to 4.4), in the format of
+Java's DataOutputStream. Version 2 adds the partitions of each host, 3 the latest version that all members
+know, 4 the error code, 5 a dictionary of topics, 6 the partitions of standbys by host, 7 the time of the next
+probing rebalance (KIP-441), and 10 the name of a topology in each task. Versions 8, 9 and 11 change other
+messages.
 
 A member is a thread of an instance (StreamThread).
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from kafka_why.contract.protocols.wire import ProtocolError, Reader
 
 PROTOCOL_NAME = "stream"
-"""The name of the protocol that members offer, StreamsPartitionAssignor's."""
+"""The name of the protocol that members offer (StreamsPartitionAssignor)."""
 AT_ONCE, NEVER = 0, 2**63 - 1
 """Values of `next_rebalance_ms`: the member joins again as soon as it has its assignment, or never."""
 _VERSIONS = range(1, 12)
@@ -33,9 +34,7 @@ class AssignorError(IntEnum):
 
 
 class TaskId(NamedTuple):
-    """A task: a subtopology, and the partition that it reads. `topology` is the topology's name, or "" if it
-    has none.
-    """
+    """A task: a subtopology and the partition that it reads. `topology` is the topology's name, or ""."""
 
     subtopology: int
     partition: int
@@ -48,9 +47,8 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """The tasks of a member, besides its partitions. `error` is an AssignorError, or a code that
-    AssignorError lacks. `next_rebalance_ms` is the time since the epoch at which the member asks for a
-    rebalance, AT_ONCE or NEVER.
+    """The tasks of a member. `error` is an AssignorError, or an unknown code. `next_rebalance_ms` is the
+    time, since the epoch, when the member will ask for a rebalance, or AT_ONCE or NEVER.
     """
 
     version: int
@@ -61,7 +59,7 @@ class AssignmentInfo:
 
 
 def decode_assignment_info(data: bytes) -> AssignmentInfo:
-    """Read the user data of an assignment. Raises ProtocolError, also for an unknown version, and if bytes
+    """Decode the user data of an assignment. Raises ProtocolError, also for an unknown version, and if bytes
     are left over.
     """
     reader = Reader(data)

@@ -1,14 +1,14 @@
-"""Subscriptions and assignments of members. The names are those of Kafka's ConsumerPartitionAssignor.
+"""Subscriptions and assignments of members, with the names of Kafka's ConsumerPartitionAssignor.
 
-The bytes that members exchange through JoinGroup and SyncGroup are Kafka's ConsumerProtocol with the messages
-ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3. Version 1 adds owned partitions
-(KIP-429), 2 the generation (KIP-792), 3 the rack (KIP-881); the assignment is the same in all versions. The
-bytes start with the version, an int16. A newer version is read as version 3 and the bytes left over are
-ignored, because Kafka's versions only append fields. A negative version is an error.
+Members exchange the messages ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3,
+through JoinGroup and SyncGroup. Version 1 adds owned partitions (KIP-429), 2 the generation (KIP-792), and 3
+the rack (KIP-881). The assignment is the same in all versions. The bytes start with the version, an int16.
+Kafka's versions only append fields, so newer versions are read as version 3 and further bytes are ignored. A
+negative version is an error.
 
-Sticky members revoke all partitions before they join, so their user data names those partitions and, since
+Sticky members revoke all partitions before they join. Their user data have these partitions and, since
 version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned partitions, in the
-field of KIP-429. Their generation is a field since KIP-792; before, their user data was this one int32
+field of KIP-429. Their generation is in the field of KIP-792, or before KIP-792 in their user data, an int32
 (CooperativeStickyAssignor).
 """
 
@@ -24,20 +24,20 @@ MemberId: TypeAlias = str
 
 
 PartitionRacks: TypeAlias = Mapping[str, Sequence[frozenset[str]]]
-"""The racks with a replica (KIP-881), by topic and partition number; those of a missing partition are
+"""The racks of replicas (KIP-881), by topic and partition number. The racks of missing partitions are
 unknown.
 """
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; partitions are numbered from 0."""
+    """A partition of a topic. Partitions are numbered from 0."""
 
     topic: str
     partition: int
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partitions by topic, sorted by both."""
+    """Return the sorted numbers of partitions by topic, with sorted topics."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)
@@ -46,11 +46,11 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The metadata that a member sends in JoinGroup with each assignor it supports.
+    """The metadata that a member sends in JoinGroup with each assignor that it supports.
 
-    `owned_partitions` (KIP-429): the partitions the member held when it joined. `generation_id` (KIP-792):
-    the generation, 0 or more, in which the member held them; None if the member does not send one.
-    `rack_id` (KIP-881): the rack the member runs on; None if the member does not send one.
+    `owned_partitions` (KIP-429) are the partitions that the member had when it joined. `generation_id`
+    (KIP-792) is the generation in which it had them, 0 or more, or None if the member does not send it.
+    `rack_id` (KIP-881) is the member's rack, or None if the member does not send it.
     """
 
     topics: tuple[str, ...]
@@ -62,7 +62,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A member's share: the partitions and user data the leader sends for the member in SyncGroup."""
+    """A member's assignment: the partitions and user data that the leader sends for it in SyncGroup."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -70,7 +70,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """A member's subscription and, if it is a static member (KIP-345), its group.instance.id."""
+    """A member's subscription and, for a static member (KIP-345), its group.instance.id."""
 
     subscription: Subscription
     group_instance_id: str | None = None
@@ -79,8 +79,8 @@ class MemberSubscription:
 def java_order(text: str) -> bytes:
     """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
 
-    Python compares code points. The two orders differ beyond U+FFFF. A member id can hold such characters,
-    because it starts with the client.id, which is any text. Java and Python leaders of one group must agree.
+    Python compares code points. The two orders differ beyond U+FFFF. A member id can have such characters,
+    because it starts with the client.id. Java and Python leaders of one group must use the same order.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
@@ -90,14 +90,16 @@ HIGHEST_VERSION = 3
 
 
 def decode_version(data: bytes) -> int:
-    """Return the version at the start of `data`, unchecked. Raises ProtocolError for fewer than two bytes."""
+    """Return the version at the start of `data` without checking it. Raises ProtocolError for fewer than two
+    bytes.
+    """
     return Reader(data).int16("version")
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Read a ConsumerProtocolSubscription. Fields that its version lacks are empty or None.
+    """Decode a ConsumerProtocolSubscription. Fields that its version does not have are empty or None.
 
-    A negative generation and an empty rack are read as None, as in Kafka. Raises ProtocolError.
+    A negative generation and an empty rack become None, as in Kafka. Raises ProtocolError.
     """
     reader = Reader(data)
     version = _known_version(reader.int16("version"))
@@ -111,9 +113,8 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
-    """Return the topics of a ConsumerProtocolSubscription, read as version 0; later bytes are ignored.
-
-    The coordinator reads the members' subscribed topics this way. Raises ProtocolError.
+    """Return the topics of a ConsumerProtocolSubscription. Decode only the fields of version 0, as the
+    coordinator does. Raises ProtocolError.
     """
     reader = Reader(data)
     _known_version(reader.int16("version"))
@@ -123,10 +124,10 @@ def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
 
 
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
-    """Write a ConsumerProtocolSubscription without the fields that `version` lacks.
+    """Encode a ConsumerProtocolSubscription without the fields that `version` does not have.
 
-    Topics and owned partitions are sorted, as Kafka does. A version above the highest is written as the
-    highest. Raises ProtocolError for a negative version or a value the format cannot hold.
+    Topics and owned partitions are sorted, as in Kafka. A version above HIGHEST_VERSION is encoded as
+    HIGHEST_VERSION. Raises ProtocolError for a negative version or a value that the format cannot represent.
     """
     version = _known_version(version)
     writer = Writer()
@@ -147,10 +148,10 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Read a ConsumerProtocolAssignment. Raises ProtocolError.
+    """Decode a ConsumerProtocolAssignment. Raises ProtocolError.
 
-    Empty `data` is no assignment of this protocol: the coordinator sends empty bytes to a member for which
-    the leader sent no assignment.
+    Empty `data` are not an assignment. The coordinator sends them to members for which the leader sent no
+    assignment.
     """
     reader = Reader(data)
     _known_version(reader.int16("version"))
@@ -161,7 +162,8 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """Write a ConsumerProtocolAssignment: topics in order of first appearance, partitions in the given order.
+    """Encode a ConsumerProtocolAssignment. Topics are in the order of their first partitions, and the
+    partitions of a topic are in the given order.
 
     Versions and errors are as in `encode_subscription`.
     """
@@ -209,16 +211,18 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The partitions a member claims to have owned, and the generation; `NO_GENERATION` if it sends none."""
+    """The partitions that a member claims to have owned, and their generation, or NO_GENERATION if the member
+    does not send it.
+    """
 
     partitions: tuple[TopicPartition, ...] = ()
     generation_id: int = NO_GENERATION
 
 
 def encode_sticky_user_data(claim: Claim) -> bytes:
-    """Return the user data of a sticky member's subscription, in version 1, topics sorted.
+    """Return the user data of a sticky member's subscription, in version 1, with sorted topics.
 
-    Raises ProtocolError for values the format cannot hold.
+    Raises ProtocolError for values that the format cannot represent.
     """
     writer = Writer()
     partitions = sorted(claim.partitions, key=lambda p: java_order(p.topic))
@@ -228,9 +232,11 @@ def encode_sticky_user_data(claim: Claim) -> bytes:
 
 
 def decode_sticky_user_data(data: bytes | None) -> Claim:
-    """Read either version. Unreadable data claim no partition and raise no error, as in Kafka.
+    """Decode the user data of a sticky member's subscription, in either version. Unreadable data are an empty
+    claim and not an error, as in Kafka.
 
-    kafka-python puts its own version, an int16, in front. Kafka cannot read that; this function skips it.
+    kafka-python writes its own version, an int16, before the data. Kafka cannot read such data, but this
+    function skips the version.
     """
     for start in (0, 2):
         reader = Reader((data or b"")[start:])
@@ -243,19 +249,21 @@ def decode_sticky_user_data(data: bytes | None) -> Claim:
 
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
-    """Return a cooperative member's user data, which leaders without KIP-792 read."""
+    """Return the user data of a cooperative member's subscription, for leaders without KIP-792."""
     writer = Writer()
     writer.int32(generation_id, "generation")
     return bytes(writer.data)
 
 
 def sticky_claim(subscription: Subscription) -> Claim:
-    """Return the claim of a member of the eager `sticky`: its user data, never its owned partitions."""
+    """Return the claim of a member on the eager protocol `sticky`. It is in the user data, not in the owned
+    partitions.
+    """
     return decode_sticky_user_data(subscription.user_data)
 
 
 def cooperative_claim(subscription: Subscription) -> Claim:
-    """Return the claim of a member of `cooperative-sticky`: its owned partitions."""
+    """Return the claim of a member on the protocol `cooperative-sticky`: its owned partitions."""
     if subscription.generation_id is not None:
         return Claim(subscription.owned_partitions, subscription.generation_id)
     generation_id = _generation_or_none(Reader(subscription.user_data or b""))

@@ -1,6 +1,6 @@
-"""The primitive types of Kafka's wire format, in its non-flexible form: big-endian, length before content.
+"""The primitive types of Kafka's wire format in non-flexible versions: big-endian, length before content.
 
-Every error names the field and the byte it starts at.
+Every error names the field and the byte at which it starts.
 """
 
 import struct
@@ -9,7 +9,9 @@ _INT16_MAX = 2**15 - 1
 
 
 class ProtocolError(ValueError):
-    """Bytes cannot be read, or a value cannot be written: `what` is wrong, at byte `offset`."""
+    """The error when bytes cannot be decoded, or a value cannot be encoded. `what` describes the fault, which
+    is at byte `offset`.
+    """
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
@@ -21,7 +23,9 @@ class ProtocolError(ValueError):
 
 
 class Reader:
-    """Reads fields from the front of `data`. Bytes left over are ignored, unless `end` is called."""
+    """A reader of the fields in `data`, from the beginning. Remaining bytes are ignored unless `end` is
+    called.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -37,11 +41,11 @@ class Reader:
         return self._int(8, field)
 
     def int32s(self, count: int, field: str) -> tuple[int, ...]:
-        """Return `count` numbers one after the other."""
-        there = min(count, self._left() // 4)
-        found = struct.unpack_from(f">{there}i", self._data, self._offset)
-        self._offset += 4 * there
-        if there < count:
+        """Return the next `count` numbers."""
+        available = min(count, self._left() // 4)
+        found = struct.unpack_from(f">{available}i", self._data, self._offset)
+        self._offset += 4 * available
+        if available < count:
             self._take(4, field)  # raises
         return found
 
@@ -57,7 +61,7 @@ class Reader:
         """Return the number of elements of an array, or None for null."""
         start = self._offset
         count = self._length(4, field)
-        # An element takes at least one byte: refuse here, before a loop or a list of that size.
+        # An element has at least one byte. Refuse the count before a caller loops that often.
         if count is not None and count > self._left():
             raise ProtocolError(f"{field} has {count} elements, but {self._left()} bytes are left", start)
         return count
@@ -70,12 +74,12 @@ class Reader:
         return text
 
     def nullable_string(self, field: str) -> str | None:
-        """Return text or None. Bytes that are not UTF-8 become U+FFFD, as in Java."""
+        """Return a string or None. Bytes that are not UTF-8 become U+FFFD, as in Java."""
         size = self._length(2, field)
         return None if size is None else self._take(size, field).decode(errors="replace")
 
     def utf16(self, field: str) -> str:
-        """Return text that Java's `writeChars` wrote behind its number of characters."""
+        """Return a string in the format of Java's `writeChars`, after its number of characters."""
         start = self._offset
         size = self._length(4, field)
         if size is None:
@@ -92,7 +96,7 @@ class Reader:
             raise ProtocolError(f"{self._left()} bytes are left over", self._offset)
 
     def _length(self, size: int, field: str) -> int | None:
-        """Return a length or a count; None for any negative one, which Kafka reads as null."""
+        """Return a length or a count, or None if it is negative. Kafka reads all negative lengths as null."""
         length = self._int(size, field)
         return None if length < 0 else length
 
@@ -111,7 +115,7 @@ class Reader:
 
 
 class Writer:
-    """Appends fields to `data`."""
+    """A writer that appends fields to `data`."""
 
     def __init__(self) -> None:
         self.data = bytearray()

@@ -1,8 +1,8 @@
 """The history entries of RocketMQ groups (what happened, when, and why) for the events topic, and a group's
 view for the groups topic.
 
-An entry's name is `(group_id, incarnation, seq)`, as in `kafka_why.contract.kafka.history`: `seq` counts from
-1 without gaps while the group lives.
+An entry is identified by `(group_id, incarnation, seq)`, as in `kafka_why.contract.kafka.history`. `seq`
+counts from 1 without gaps as long as the group exists.
 """
 
 from enum import StrEnum
@@ -14,7 +14,7 @@ from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, ConsumeType, 
 
 
 class ConnectionSnapshot(Struct, frozen=True):
-    """A connection and its client. The last four fields are those of `RegisterConsumer`."""
+    """A connection and its client. The fields from `broker` on are as in `RegisterConsumer`."""
 
     connection: str
     client_id: str
@@ -27,13 +27,14 @@ class ConnectionSnapshot(Struct, frozen=True):
 
 
 class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
-    """The group after history entry number `seq` of this incarnation.
+    """The group after the history entry `seq` of this incarnation.
 
-    `subscriptions` maps a topic to its filter; `request_modes` is keyed by topic. A client is connected to
-    several brokers, and a client id is a duplicate if it is twice at one of them. `different_subscriptions`
-    are, by connection, the subscriptions of clients if those of one broker differ. Changes without a history
-    entry are not shown: times of the last heartbeat, and locks that are acquired and released. `truncated` is
-    True if connections were omitted because the record would be too large.
+    `subscriptions` maps topics to filters, and `request_modes` has modes by topic. A client is connected to
+    several brokers. A client id is a duplicate if one broker has two connections with the id.
+    `different_subscriptions` has clients' subscriptions by connection, if the clients of one broker have
+    different subscriptions. `truncated` is True if connections were omitted because the record would be too
+    large. Changes without a history entry are not shown: heartbeats, and locks that are acquired and
+    released.
     """
 
     group_id: str
@@ -55,7 +56,7 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
 
 
 class EntryType(StrEnum):
-    """The kinds of history entries."""
+    """The types of history entries."""
 
     GROUP_CREATED = "GroupCreated"
     CONSUMER_CONNECTED = "ConsumerConnected"
@@ -82,13 +83,15 @@ class HistoryEntry(
 ):
     """A history entry of a RocketMQ group.
 
-    `protocol` is the JSON tag that distinguishes it from an entry of a Kafka group, which has no tag. `at_ms`
-    is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry.
-    `message_model` is set on DuplicateClientId entries alone, because it decides whether the duplicate does
-    harm. `broker` is the broker's address, as `name/id`, whose table of consumers changed. `client_address`
-    is that of a new connection, as `ip:port`. `subscriptions` are, by connection, the subscriptions of
-    clients (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed them, or
-    of the first clients that differ. A field is None where the entry's type does not use it.
+    The JSON tag `protocol` distinguishes the entry from an entry of a Kafka group, which has no tag. `at_ms`
+    is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry. A field
+    is None if the entry's type does not use it.
+
+    `broker` is the broker (`name/id`) whose table of consumers changed. `client_address` is the address of a
+    new connection, `ip:port`. `subscriptions` are clients' subscriptions by connection
+    (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed its subscriptions,
+    or of the first clients whose subscriptions differ. Only DuplicateClientId entries have `message_model`,
+    which decides if the duplicate does harm.
     """
 
     version: int  # no default, so that it is always written
@@ -111,7 +114,5 @@ class HistoryEntry(
 
     @property
     def is_expiry(self) -> bool:
-        """Return True if a scan removed a consumer's dead connection. Other removals follow a client's
-        request.
-        """
+        """True if a scan removed a consumer's dead connection. Other removals follow a client's request."""
         return self.type is EntryType.CONSUMER_REMOVED and self.cause.startswith("scan at ")

@@ -1,4 +1,4 @@
-"""RocketMQ's queues: how clients divide them, and how they get their messages.
+"""RocketMQ's queues, and the strategies by which clients divide them.
 
 Source: MessageQueue.java, RebalanceImpl.rebalanceByTopic, AllocateMessageQueueAveragely.java,
 AllocateMessageQueueAveragelyByCircle.java.
@@ -19,35 +19,39 @@ class MessageRequestMode(StrEnum):
 
 
 class MessageQueue(NamedTuple):
-    """A queue of a topic on one broker. Queues are numbered from 0; -1 means all queues of a broker."""
+    """A queue of a topic on one broker. Queues are numbered from 0. The id -1 means all queues of a
+    broker.
+    """
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
+        """Return RocketMQ's own text of a queue, which CONSISTENT_HASH hashes and error texts contain."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
 
 
 RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
-"""The beginning of the name of a group's retry topic, to which its clients also subscribe. Source:
+"""The prefix of the names of retry topics. Clients also subscribe to their group's retry topic. Source:
 MixAll.java.
 """
 
 
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Sort by topic, broker name and number; text is ordered as by Java's String.compareTo."""
+    """Sort by topic, broker name and number, with strings in the order of Java's String.compareTo."""
     return sorted(queues, key=lambda q: (java_order(q.topic), java_order(q.broker_name), q.queue_id))
 
 
 def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
-    """Sort as Java's String.compareTo does, so "CID-10" is before "CID-2"."""
+    """Sort in the order of Java's String.compareTo, in which "CID-10" is before "CID-2"."""
     return sorted(client_ids, key=java_order)
 
 
 def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
-    """Return one client's run of the queues; the first clients get one queue more. Both lists are sorted."""
+    """Return the consecutive queues of the client `own_cid`. The first clients get one queue more. `queues`
+    and `client_ids` are sorted.
+    """
     index = client_ids.index(own_cid)
     quota, clients_with_extra = divmod(len(queues), len(client_ids))
     start = index * quota + min(index, clients_with_extra)
@@ -57,5 +61,7 @@ def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid
 def averagely_by_circle(
     queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str
 ) -> list[MessageQueue]:
-    """Return one client's queues: every n-th for n client ids. Both lists are sorted."""
+    """Return the queues of the client `own_cid`: every n-th queue for n client ids. `queues` and `client_ids`
+    are sorted.
+    """
     return list(queues[client_ids.index(own_cid) :: len(client_ids)])

@@ -1,8 +1,8 @@
 """Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
 
-Requests are decoded once, at the edge; the core receives only well-formed requests. A queue is [topic, broker
-name, queue id]. Facts from outside the group (its configuration, a topic's queues) are fields. Source:
-RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
+Requests are decoded once, at the edge, so the core receives only well-formed requests. A queue is [topic,
+broker name, queue id]. Fields also have data from outside the group: its configuration, and a topic's queues.
+Source: RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
 """
 
 from enum import StrEnum
@@ -27,8 +27,8 @@ Name = Annotated[str, Meta(max_length=32_767)]
 
 
 class MessageModel(StrEnum):
-    """The division of queues: the clients of a group share them (CLUSTERING), or each client reads all
-    (BROADCASTING).
+    """The division of queues. CLUSTERING: the clients of a group divide the queues. BROADCASTING: each client
+    reads all queues.
     """
 
     BROADCASTING = "BROADCASTING"
@@ -36,7 +36,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeType(StrEnum):
-    """The way in which a consumer gets its messages: pull, push, pop."""
+    """The way in which a consumer gets its messages: pull, push or pop."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -44,7 +44,7 @@ class ConsumeType(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """The place at which a client starts to read a queue without a stored offset. The broker only stores the
+    """The position from which a client reads a queue without a stored offset. The broker only stores the
     value.
     """
 
@@ -59,7 +59,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Struct, frozen=True):
-    """A topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
+    """A topic of a subscription, with its filter. `sub_version` is the client's time in ms."""
 
     topic: Name
     sub_string: str = "*"
@@ -78,10 +78,10 @@ class SubscriptionGroupConfig(Struct, frozen=True):
 class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
-    `connection` is unique to a connection. `client_id` should be unique, but clients may share one. `broker`
-    is the broker's address that the client sent the request to, as `name/id` (0 is the master), or "" if
-    there is only one: each has its own table of consumers. `waits_for_views` is as in
-    `kafka_why.contract.messages.Request`.
+    `connection` is a unique id of the connection. `client_id` should be unique to a client, but clients may
+    have the same. `broker` is the broker to which the client sent the request, as `name/id` (0 is the
+    master), or "" if there is only one broker. Each broker has its own table of consumers. `waits_for_views`
+    is as in `kafka_why.contract.messages.Request`.
     """
 
     group_id: Name
@@ -97,11 +97,11 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
 class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
     """The part of a heartbeat for one consumer group.
 
-    `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form, without
+    If `is_without_sub` and `heartbeat_fingerprint` is not 0, the heartbeat has V2's short form, without
     subscriptions. `group_config` is None if the broker does not know the group. `update_subscription` is
-    False for proxies, which store the subscriptions themselves. `client_address` is the client's own, as
-    `ip:port`. `gateway` is the name of the gateway that has the connection, and `gateway_start` the id of
-    this start of it.
+    False for proxies, which store the subscriptions themselves. `client_address` is the client's address,
+    `ip:port`. `gateway` is the name of the gateway that has the connection, and `gateway_start` the id of the
+    gateway's current start.
     """
 
     message_model: MessageModel
@@ -120,7 +120,7 @@ class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag
 
 
 class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
-    """The part of a heartbeat for one producer group. The fields are those of `RegisterConsumer`."""
+    """The part of a heartbeat for one producer group. The fields are as in `RegisterConsumer`."""
 
     heartbeat_fingerprint: Int32 = 0
     language: str = "JAVA"
@@ -133,8 +133,8 @@ class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag
 class UnregisterConsumer(
     Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"
 ):
-    """The connection stops consuming for the group. If `group_config` is None, the default configuration
-    holds.
+    """Remove a consumer's connection from the group. If `group_config` is None, the default configuration
+    applies.
     """
 
     group_config: SubscriptionGroupConfig | None = None
@@ -143,13 +143,15 @@ class UnregisterConsumer(
 class UnregisterProducer(
     Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_PRODUCER"
 ):
-    """The connection stops producing for the group."""
+    """Remove a producer's connection from the group."""
 
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
-    """The connection closed, failed or was idle for too long. One record for each group of the connection,
-    without an answer. `reason` is for the history, such as "the broker ended the connection". `others` are
-    connections that ended at the same time for the same reason.
+    """Remove a connection that closed, failed or was idle for too long. There is a record for each group of
+    the connection, without an answer.
+
+    `reason` is for the history, such as "the broker ended the connection". `others` are connections that
+    ended at the same time for the same reason.
     """
 
     group_id: Name
@@ -160,8 +162,8 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="GATEWAY_STARTED"):
-    """The gateway was started, so the connections of its earlier starts are closed. There is one record for
-    each group with such connections, without an answer. An empty `gateway_start` means that the gateway is
+    """Remove the connections of a gateway's earlier starts. There is a record for each group with such
+    connections, without an answer. `gateway_start` is the id of the current start, or "" if the gateway is
     gone.
     """
 
@@ -178,21 +180,19 @@ class GetConsumerListByGroup(
 
 
 class LockBatchMq(Request[LockBatchMqResponse], frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
-    """Lock these queues for the client id, for orderly consumption."""
+    """Lock queues for the client id, for orderly consumption."""
 
     mq_set: tuple[MessageQueue, ...]
 
 
 class UnlockBatchMq(Request[UnlockBatchMqResponse], frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
-    """Unlock these queues, if the client id holds them."""
+    """Unlock queues that the client id has locked."""
 
     mq_set: tuple[MessageQueue, ...]
 
 
 class QueryAssignment(Request[QueryAssignmentResponse], frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """Ask the broker for this client's queues of a topic. `topic_queues` is None if the topic's route is
-    unknown.
-    """
+    """Return this client's queues of a topic. `topic_queues` is None if the topic's route is unknown."""
 
     topic: Name
     message_model: MessageModel
@@ -203,7 +203,7 @@ class QueryAssignment(Request[QueryAssignmentResponse], frozen=True, kw_only=Tru
 class SetMessageRequestMode(
     Request[SetMessageRequestModeResponse], frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"
 ):
-    """Set the request mode of the group's clients for a topic that the broker assigns."""
+    """Set the request mode of the group's clients for a topic whose queues the broker assigns."""
 
     topic: Name
     mode: MessageRequestMode = MessageRequestMode.PULL
@@ -224,7 +224,7 @@ AnyAnswered = (
     | SetMessageRequestMode
 )
 ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
-"""The classes of their answers."""
+"""The response classes of these requests."""
 
 Unanswered = ConnectionClosed | GatewayStarted
 """The records without an answer."""
@@ -233,8 +233,8 @@ AnyRequest = AnyAnswered | Unanswered
 
 
 class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The request mode of a topic that the broker assigns. `pop_share_queue_num` is RocketMQ's,
-    used in pop mode alone.
+    """The request mode of a topic whose queues the broker assigns. Only pop mode uses
+    `pop_share_queue_num`.
     """
 
     mode: MessageRequestMode

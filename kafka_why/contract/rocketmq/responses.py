@@ -1,6 +1,6 @@
-"""Responses with RocketMQ's response codes and remarks, and the one-way messages of the broker to clients.
+"""Responses with RocketMQ's response codes and remarks, and the broker's one-way messages to clients.
 
-One Struct for each message. Every field besides the code has a default, because an error answer has only the
+There is one Struct for each message. Every field of an answer has a default, because an error has only the
 code. Source: ResponseCode.java, RequestCode.java.
 """
 
@@ -28,8 +28,8 @@ class ResponseCode(IntEnum):
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every response. `request` is the id by which readers drop duplicates. `remark` is None on
-    success.
+    """The fields of every response. Readers drop duplicates by `request`, the id of the request. `remark` is
+    None on success.
     """
 
     group_id: str
@@ -41,10 +41,10 @@ class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
-    """The part of a heartbeat's answer for one group. `is_sub_change` asks a V2 client for its full form next
-    time.
+    """The part of a heartbeat's answer for one group. If `is_sub_change`, a V2 client sends the full form of
+    its next heartbeat.
 
-    `changed` says whether the heartbeat changed the group's connections or topics, `is_new` whether its
+    `changed` is True if the heartbeat changed the group's connections or topics, and `is_new` is True if the
     connection was new.
     """
 
@@ -59,13 +59,13 @@ class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CL
 
 
 class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
-    """The client ids of all connections: an id that two clients share occurs twice."""
+    """The client ids of all connections. The id of two connections occurs twice."""
 
     consumer_id_list: tuple[str, ...] = ()
 
 
 class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
-    """The requested queues that the client id now holds."""
+    """The requested queues that are locked for the client id now."""
 
     lock_ok_mq_set: tuple[MessageQueue, ...] = ()
 
@@ -82,7 +82,9 @@ class MessageQueueAssignment(Struct, frozen=True):
 
 
 class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """The client's queues. With None the client keeps its queues. With an empty list it drops all of them."""
+    """The client's queues. If they are None, the client keeps its queues. If they are empty, it drops all
+    queues.
+    """
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
@@ -92,7 +94,7 @@ class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SE
 
 
 class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A one-way message to a connection. `request` is the id of the request, or the scan, that led to it."""
+    """A one-way message to a connection. `request` is the id of the request, or the scan, that caused it."""
 
     group_id: str
     connection: str
@@ -102,15 +104,13 @@ class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
-    """The group's client ids changed: the client rebalances now. If the message is lost, the client
-    rebalances by its own timer.
+    """Notify a client that the group's client ids changed, so that it rebalances now. If the message is lost,
+    the client rebalances when its own timer fires.
     """
 
 
 class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNECTION"):
-    """The connection was closed because it was silent for too long. The client reconnects on another
-    connection.
-    """
+    """Close a connection that was silent for too long. The client then opens a new connection."""
 
     reason: str
 
@@ -118,4 +118,4 @@ class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNEC
 AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
 
 AnyResponse = Response
-"""An answer to one of `kafka_why.contract.rocketmq.requests`."""
+"""A response to a request of `kafka_why.contract.rocketmq.requests`."""

@@ -52,7 +52,7 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
         horizon_ms = 0
         ends = {p: markers[p] for p in begin}
         for record in reader.read_to(ends, timeout_ms=round(_TIMEOUT_S * 1000)):
-            if counting.counts(record.partition, record.headers) and (early := as_of(record.headers)):
+            if counting.accepts(record.partition, record.headers) and (early := as_of(record.headers)):
                 horizon_ms = max(horizon_ms, early.as_of_ms)
     return horizon_ms
 

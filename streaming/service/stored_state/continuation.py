@@ -30,7 +30,7 @@ from checkpoints.spark_logs import (
 from checkpoints.state_stores import is_intact
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, unpack
-from kafka_why.contract.early_answers import is_by_query
+from kafka_why.contract.early_answers import is_from_query
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.outages.outage import last_append_ms
@@ -95,7 +95,7 @@ def _outputs(reader: TopicReader, layout: TopicLayout, since_ms: int) -> Iterato
     reader.start(at=begin)
     records: Iterable[Record] = reader.read_to(ends, timeout_ms=_TIMEOUT_MS)
     for record in records:
-        if record.value is not None and is_by_query(record.headers):
+        if record.value is not None and is_from_query(record.headers):
             yield from unpack(record.value)
 
 

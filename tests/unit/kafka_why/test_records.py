@@ -22,7 +22,7 @@ from kafka_why.contract.codec import (
     is_pack,
     pack,
     refuse,
-    refuse_unread,
+    refuse_unreadable,
     slot_of,
     unpack,
 )
@@ -187,8 +187,8 @@ def test_refusal_is_addressed_to_the_sender_if_known() -> None:
     assert isinstance(request, Heartbeat)
     assert refuse(request, Reason.KEY_MISMATCH, "why") == Refusal(Reason.KEY_MISMATCH, "why", ADDRESS)
     value = json.dumps(HEARTBEAT).encode()
-    assert refuse_unread(value, Reason.REQUEST_TOO_LARGE, "why").address == ADDRESS
-    assert refuse_unread(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None
+    assert refuse_unreadable(value, Reason.REQUEST_TOO_LARGE, "why").address == ADDRESS
+    assert refuse_unreadable(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None
 
 
 def test_long_message_of_a_sender_is_truncated() -> None:

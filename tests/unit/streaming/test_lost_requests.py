@@ -50,7 +50,7 @@ def answered(records: Iterable[Record]) -> list[SimpleNamespace]:
 
 def response(early: EarlyRecord, headers: Headers | None = None) -> SimpleNamespace:
     if headers is None:
-        headers = early_headers(ReplicaId(1, 1), T0, early.commits, room_bytes=1_000)
+        headers = early_headers(ReplicaId(1, 1), T0, early.commits, max_commits_bytes=1_000)
     return SimpleNamespace(value=early.value, headers=headers, partition=early.reply_partition)
 
 

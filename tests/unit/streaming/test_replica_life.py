@@ -19,7 +19,7 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import decode_response
 from kafka_why.contract.codec import unpack
-from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_by_query, marked
+from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_from_query, marker_of
 from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
 from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator
@@ -97,7 +97,7 @@ def check_query(life: Life, expected: Whole) -> None:
         answer
         for number in range(layout.reply_partitions)
         for record in logs[layout.responses_topic, number]
-        if is_by_query(record.headers)
+        if is_from_query(record.headers)
         for answer in unpack(record.value or b"")
     )
     assert _by_request(by_query) == expected.answers
@@ -137,7 +137,7 @@ def check_early(life: Life, expected: Whole) -> None:
     topic = life.layout.responses_topic
     for number in range(life.layout.reply_partitions):
         log = life.broker.logs[topic, number]
-        markers = [record for record in log if marked(record.headers)]
+        markers = [record for record in log if marker_of(record.headers)]
         for record in log:
             early = as_of(record.headers)
             if early is None:
@@ -149,8 +149,8 @@ def check_early(life: Life, expected: Whole) -> None:
                 reader = EarlyAnswers()
                 for marker in markers:
                     if begin <= marker.offset < record.offset:
-                        reader.counts(number, marker.headers)
-                if not reader.counts(number, record.headers):
+                        reader.accepts(number, marker.headers)
+                if not reader.accepts(number, record.headers):
                     life.seen("answers that do not count")
                     continue
                 life.seen("early answers")

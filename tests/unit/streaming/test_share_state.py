@@ -182,7 +182,7 @@ def test_share_task_progress_is_visible_to_operators() -> None:
     summary = groups.tasks.summary(2_500)
     assert (summary.tasks, summary.partitions, summary.oldest_age_ms) == (1, 3, 1_000)
     assert (summary.initialized, summary.adopted, summary.failures) == (1, 1, (("42", 1),))
-    assert (summary.told_tasks, summary.told_ms) == (1, 500)
+    assert (summary.reported_tasks, summary.reported_ms) == (1, 500)
     assert summary.alarm is None
     overdue = groups.tasks.summary(1_500 + OVERDUE_MS + 1)
     assert overdue.alarm is not None and "'g'" in overdue.alarm
