@@ -64,7 +64,7 @@ def fence_that_ends_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_marker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EarlyAnswers, "counts", lambda *_: True)
+    patch.setattr(EarlyAnswers, "accepts", lambda *_: True)
 
 
 def horizon_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def answers_before_the_audit_reads(patch: pytest.MonkeyPatch) -> None:
 
 
 def audit_by_a_replaced_replica(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(responses_reader, "marked", lambda _: None)
+    patch.setattr(responses_reader, "marker_of", lambda _: None)
 
 
 FAULTS: Mapping[str, Fault] = {
