@@ -11,6 +11,7 @@ import re2
 
 from embedded.broker import check_broker_settings
 from gateway.net.advertised import parse_templates
+from gateway.net.proxy_protocol import parse_network
 from kafka_why.cli.parameters import HOST, Command, ParsedOption, WholeNumber, as_object, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
@@ -32,6 +33,12 @@ LISTENERS = ParsedOption(
 )
 """Parses to a tuple of `gateway.net.advertised.Template`."""
 
+
+NETWORK = ParsedOption("NETWORK", parse_network, "one such as 10.0.0.5 or 10.0.1.0/24")
+PROXIES_HELP = (
+    "Load balancers whose connections begin with the client's address (PROXY protocol 1 or 2), such as "
+    "10.0.0.5 or 10.0.1.0/24; repeatable. Others may not send it."
+)
 
 SHARDS = ParsedOption("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import LISTENERS, checked_pairs
+from cli.coordinator_parameters import LISTENERS, NETWORK, PROXIES_HELP, checked_pairs
 from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import SETTINGS, Limits
 from gateway.net.advertised import Template
+from gateway.net.proxy_protocol import Network
 from gateway.net.server import GatewayOptions
 from gateway.quotas import read_quotas
 from gateway.security.authentication import ListenerSecurity
@@ -44,6 +45,7 @@ class Listening:
     has keys for their tokens. `broker_principal` is the principal that the brokers see in clients' requests:
     GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file. With `quotas` None, clients have no quotas.
     `templates` are the addresses of brokers in responses, or () for the address that clients connected to.
+    `proxies` are load balancers that report clients' addresses.
     """
 
     listen: Address
@@ -67,6 +69,7 @@ class Listening:
     limits: Limits
     quotas: Path | None
     drain_timeout_s: float
+    proxies: tuple[Network, ...]
 
     def __post_init__(self) -> None:
         if self.templates and self.advertised_host is not None:
@@ -121,6 +124,7 @@ class Listening:
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
             share_groups=Coordinators(self.share_groups),
+            proxies=self.proxies,
             telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
         )
 
@@ -233,6 +237,14 @@ _SERVICE_OPTIONS = (
         metavar="HOST:PORT,...",
         help="Addresses of brokers in the answers to clients, with {node} for a broker's node id and {port} "
         "for the port of its listener; one for each gateway that shares the clients.",
+    ),
+    click.option(
+        "--proxy-protocol-from",
+        "proxies",
+        type=NETWORK,
+        multiple=True,
+        metavar="NETWORK",
+        help=PROXIES_HELP,
     ),
     click.option(
         "--gateway-config",

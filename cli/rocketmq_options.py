@@ -11,9 +11,9 @@ from zlib import crc32
 
 import click
 
-from cli.coordinator_parameters import checked_pairs
+from cli.coordinator_parameters import NETWORK, PROXIES_HELP, checked_pairs
 from gateway.limits import Limits
-from gateway.net.proxy_protocol import Network, parse_network
+from gateway.net.proxy_protocol import Network
 from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts, parse_broker_port
 from gateway.rocketmq.options import (
     DRAIN_TIMEOUT_S,
@@ -45,7 +45,6 @@ from kafka_why.contract.layout import TopicLayout
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _TEMPLATE = ParsedOption("HOST:PORT", AddressTemplate.parse, "an address such as mq.example.org:{port}")
-_NETWORK = ParsedOption("NETWORK", parse_network, "one such as 10.0.0.5 or 10.0.1.0/24")
 _ENFORCING, _PERMISSIVE = "enforcing", "permissive"
 _BROKER_PORT = ParsedOption("NAME/ID=PORT", parse_broker_port)
 
@@ -219,11 +218,10 @@ def _entry_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
         click.option(
             f"--{prefix}proxy-protocol-from",
             "rocketmq_proxies",
-            type=_NETWORK,
+            type=NETWORK,
             multiple=True,
             metavar="NETWORK",
-            help="Load balancers whose connections begin with the client's address (PROXY protocol 1 or 2), "
-            "such as 10.0.0.5 or 10.0.1.0/24; repeatable. Others may not send it.",
+            help=PROXIES_HELP,
         ),
     )
 

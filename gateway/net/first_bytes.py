@@ -5,6 +5,7 @@ RocketMQ's servers have both on one port, too. Source: NettyRemotingServer.Hands
 """
 
 import asyncio
+import ssl
 from asyncio import BaseTransport, Protocol, Transport
 from collections.abc import Callable
 from functools import partial
@@ -25,14 +26,19 @@ class ConnectionEntry:
     """The entry of all connections to a gateway's listeners.
 
     With `tls` clients have to use TLS, and if it `is_permissive` they may. Connections from `proxies` have to
-    begin with a header of the PROXY protocol. A client that does not send its first bytes within `timeout_s`
-    is disconnected.
+    begin with a header of the PROXY protocol. A client that does not send its first bytes, or complete its
+    handshake, within `timeout_s` is disconnected.
     """
 
     def __init__(
-        self, tls: TlsEntry | None, *, is_permissive: bool, proxies: tuple[Network, ...], timeout_s: float
+        self,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        proxies: tuple[Network, ...],
+        *,
+        is_permissive: bool = False,
     ) -> None:
-        self.tls = tls
+        self.tls = None if tls is None else TlsEntry(tls, timeout_s)
         self.is_permissive = is_permissive
         self.proxies = proxies
         self.timeout_s = timeout_s

@@ -25,11 +25,13 @@ from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
+from gateway.net.first_bytes import ConnectionEntry
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.net.listener import CannotListen, ConnectionLog, Entrance, Listener, open_listener, port_of
+from gateway.net.proxy_protocol import Network
 from gateway.net.stream import ClientStream
-from gateway.net.tls_entry import TlsEntry
+from gateway.net.tls_entry import Endpoints
 from gateway.quotas import Quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import ClientTelemetry
@@ -59,7 +61,7 @@ class GatewayOptions:
     coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
     feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
     `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it
-    accepts none.
+    accepts none. Load balancers in `proxies` begin each connection with a header of the PROXY protocol.
     """
 
     client_config: ClientConfig
@@ -77,6 +79,7 @@ class GatewayOptions:
     consumer_protocol: bool = True
     share_groups: Coordinators = Coordinators.OURS
     telemetry_interval_ms: int | None = None
+    proxies: tuple[Network, ...] = ()
 
 
 _LAST_REPORT_S = 2.0
@@ -154,7 +157,7 @@ class Gateway:
         self._listeners: dict[int | None, Listener] = {}
         self._ports: dict[int, int] = {}
         self._first_port = options.listen.port
-        self._tls = None if security.tls is None else TlsEntry(security.tls, limits.authentication_timeout_s)
+        self._entry = ConnectionEntry(security.tls, limits.authentication_timeout_s, options.proxies)
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -240,8 +243,7 @@ class Gateway:
         """Close all listeners and connections."""
         for server in self._servers.values():
             server.close()
-        if self._tls is not None:
-            self._tls.close()
+        self._entry.close()
         tasks = [*self._connections.values(), *self._tasks]
         for task in tasks:
             task.cancel()
@@ -287,7 +289,13 @@ class Gateway:
             self._receive_buffers,
             authenticated=authenticated,
         )
-        protocol = stream if self._tls is None else partial(self._tls.protocol, stream)
+
+        def make(reported: Endpoints | None) -> ClientStream:
+            made = stream()
+            made.reported = reported
+            return made
+
+        protocol = partial(self._entry.protocol, make)
         server = await open_listener(where, protocol, shares_ports=self._options.shares_ports)
         self._listeners[node_id] = listener
         log.info("listening", node_id=node_id, address=str(Address(where.host, port_of(server))))

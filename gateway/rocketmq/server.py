@@ -16,7 +16,7 @@ from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.listener import CannotListen, Entrance, open_listener, port_of
 from gateway.net.proxy_protocol import proxy_header
-from gateway.net.tls_entry import Endpoints, TlsEntry
+from gateway.net.tls_entry import Endpoints
 from gateway.quotas import Quotas
 from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
 from gateway.rocketmq.connection import (
@@ -72,12 +72,11 @@ class RocketmqGateway:
             ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s),
         )
         self._entrance = Entrance(limits, Quotas(limits), counts)
-        tls = options.security.tls
         self._entry = ConnectionEntry(
-            None if tls is None else TlsEntry(tls, limits.authentication_timeout_s),
+            options.security.tls,
+            limits.authentication_timeout_s,
+            options.proxies,
             is_permissive=options.is_tls_permissive,
-            proxies=options.proxies,
-            timeout_s=limits.authentication_timeout_s,
         )
         self._closed = RateLimitedWarning("a connection was closed", "connections")
         self._connections: set[JoinedConnection] = set()

@@ -42,11 +42,13 @@ def test_gateway_options_reach_the_gateway(tmp_path: Path) -> None:
         "--advertised-listeners=gw1:{port}, gw2:{port}",
         f"--quotas={quotas}",
         "--drain-timeout=2.5",
+        "--proxy-protocol-from=10.0.0.5",
     )
     options = options_of(given)
     assert (options.limits.connections, options.limits.idle_timeout_s) == (5, 1.5)
     assert options.templates == (Template("gw1:{port}"), Template("gw2:{port}"))
     assert options.quotas == quotas
+    assert options.proxies == (ip_network("10.0.0.5"),)
     assert given.drain_timeout_s == 2.5
 
 
@@ -78,6 +80,7 @@ def test_gateway_offers_the_consumer_protocol_only_if_its_coordinator_does(
         (["--advertised-listeners=g:{port}", "--advertised-host=g"], "cannot be combined"),
         (["--drain-timeout=-1"], "-1"),
         (["--quotas=nothing.toml"], "does not exist"),
+        (["--proxy-protocol-from=lb"], "does not appear to be an IPv4 or IPv6 network"),
         (["--super-users=User:admin"], "--super-users needs --acls"),
         (["--allow-everyone-if-no-acl-found"], "--allow-everyone-if-no-acl-found needs --acls"),
         (["--acls=cluster", "--super-users=User:a;admin"], "'admin' is not TYPE:NAME, such as User:admin"),

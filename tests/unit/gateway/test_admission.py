@@ -7,9 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.limits import Limits
+from gateway.net.proxy_protocol import parse_network, proxy_header
 from gateway.quotas import DEFAULT, QuotaRules
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
+from tests.harness.raw_client import RawClient
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import beat
 
@@ -39,6 +41,33 @@ async def test_connections_over_the_limit_of_an_address_or_a_gateway_are_refused
     first.writer.transport.abort()
     await until(lambda: len(world.gateway.connections()) == 1)
     assert (await (await world.client()).ask(HEARTBEAT, 4, **beat())).error_code == 25
+
+
+async def balanced(world: GatewayFixture, host: str) -> RawClient:
+    """Return a client whose load balancer has reported its address."""
+    client = await world.client()
+    client.writer.write(proxy_header(((host, 1), ("10.0.0.9", 2))))
+    return client
+
+
+@played(proxies=(parse_network(HOST),), limits=Limits(connections_per_ip=1))
+async def test_clients_of_a_load_balancer_count_by_their_own_addresses(world: GatewayFixture) -> None:
+    first, second = await balanced(world, "10.0.0.1"), await balanced(world, "10.0.0.2")
+    for client in (first, second):
+        assert (await client.ask(HEARTBEAT, 4, **beat())).error_code == 25
+    third = await balanced(world, "10.0.0.1")
+    third.writer.write(b"\0")
+    assert await third.is_closed()
+    assert refused(world) == {"max.connections.per.ip": 1}
+
+
+@played(proxies=(parse_network(HOST),), connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
+async def test_request_right_after_the_header_waits_until_its_connection_is_admitted(
+    world: GatewayFixture,
+) -> None:
+    clients = [await balanced(world, f"10.0.0.{number}") for number in range(4)]
+    answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat()) for client in clients))
+    assert [one.error_code for one in answers] == [25] * 4
 
 
 @played(rules=QuotaRules(connections={DEFAULT: 1.0}), quota_window_num=1, quota_window_s=2.0)
