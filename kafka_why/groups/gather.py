@@ -119,7 +119,7 @@ def _topic_partition(partition: kafka.TopicPartition) -> TopicPartition:
 
 
 KnownTypes = Mapping[str, str | None]
-"""The type of each group as its history names it, by group id, or None if unknown."""
+"""The group type by group id, as in the group's history, or None if unknown."""
 
 Answers = dict[str, GroupSnapshot | ErrorCode]
 """By group id: the group, or the error why the group cannot be described."""

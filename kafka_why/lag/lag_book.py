@@ -245,7 +245,7 @@ class LagBook:
         known.offset, known.at_ms = offset, at_ms
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Store the bounds of the logs of `topics`."""
+        """Store the bounds of the logs at `at_ms`, and update the groups' trends and arrival times."""
         self._logs.add(bounds, at_ms)
         self._polls += 1
         self._behind = set()

@@ -37,7 +37,7 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
         _begin(seen, now)
         return
     if now.generation > group.generation:
-        _rebalance(seen, now)
+        _record_rebalance(seen, now)
     else:
         _replace_in_place(seen, now)
 
@@ -55,7 +55,7 @@ def _begin(seen: Observation, now: ClassicGeneration) -> None:
     if _is_first(now) and group.seq == CREATION:
         seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
         group.classic = Classic(None, None, 0, [])
-        _rebalance(seen, now)
+        _record_rebalance(seen, now)
         return
     is_creation = not now.members and now.generation == 0 and group.seq == CREATION and not group.offsets
     store_generation(seen, now)
@@ -82,8 +82,8 @@ def _is_first(now: ClassicGeneration) -> bool:
     return now.generation == 1 and bool(now.members) and not has_static
 
 
-def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
-    """Record the rebalance that led to a later generation: the members that joined or left, and the
+def _record_rebalance(seen: Observation, now: ClassicGeneration) -> None:
+    """Record the rebalance that led to the generation `now`: the members that joined or left, and the
     assignment.
     """
     formed_ms = _formed_ms(seen, now)

@@ -84,7 +84,9 @@ class RebalanceDetector:
         before = self._run
         if poll.state not in REBALANCING:
             self._run, self.completing_ms, self._stable_ms = None, None, poll.asked_ms
-            return None if before is None else _seen(before.run, before.first_ms, before.within_ms, poll)
+            return (
+                None if before is None else _to_sighting(before.run, before.first_ms, before.within_ms, poll)
+            )
         if before is not None:
             run, first_ms, within_ms = before.run, before.first_ms, before.within_ms
         else:
@@ -95,11 +97,11 @@ class RebalanceDetector:
             self.completing_ms = poll.answered_ms
         elif poll.state == GroupState.PREPARING_REBALANCE:
             self.completing_ms = None
-        self._run = _seen(run, first_ms, within_ms, poll)
+        self._run = _to_sighting(run, first_ms, within_ms, poll)
         return self._run
 
 
-def _seen(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
+def _to_sighting(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
     """Return a sighting. Its `read_ms` is the time of the poll, because the history has no other source."""
     return RebalanceSeen(
         run=run,
@@ -291,8 +293,10 @@ def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
     yield from _targets(was, now)
     for member_id, member in now.members.items():
         before = had.get(member_id)
-        if before is None or _step(before, was, before) != _step(member, now, before):
-            yield MemberAssigned(member_id, _step(member, now, before), kind)
+        if before is None or _current_assignment(before, was, before) != _current_assignment(
+            member, now, before
+        ):
+            yield MemberAssigned(member_id, _current_assignment(member, now, before), kind)
 
 
 def _targets(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
@@ -321,7 +325,9 @@ def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
     return member.assigned if member.epoch == poll.assignment_epoch else None
 
 
-def _step(member: PolledMember, poll: EpochsPoll, before: PolledMember | None) -> MemberAssignment:
+def _current_assignment(
+    member: PolledMember, poll: EpochsPoll, before: PolledMember | None
+) -> MemberAssignment:
     """Return a member's current assignment. Polls do not show the partitions that the member has to give up.
     They do not show its state, either, which is known only at the epoch of the target assignment.
     """

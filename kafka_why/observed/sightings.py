@@ -96,7 +96,7 @@ def claim_sighting(
     not see the rebalance.
 
     Record the beginning of the rebalance in the history, unless it is already recorded. `also` is appended to
-    its reason.
+    its reason. Older sightings are removed from the group.
     """
     group = seen.group
     stored_ms = seen.at.time_ms

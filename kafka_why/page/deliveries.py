@@ -16,7 +16,7 @@ from starlette.routing import Route
 from kafka_why.contract.telemetry import Counted
 from kafka_why.page.address import RequestRefused, limits_ms, parameter
 from kafka_why.why.deliveries.report import DeliveryReport, Interval
-from kafka_why.why.deliveries.text import lines, names_of, place_text
+from kafka_why.why.deliveries.text import conclusion_lines, names_of, place_text
 from kafka_why.wording import Names
 
 CACHE_MS = 5_000
@@ -76,7 +76,7 @@ class DeliveriesCache:
         rows = [*found.rows, *([] if found.others is None else [found.others])]
         return DeliveriesView(
             report=found,
-            lines=list(lines(found, names)),
+            lines=list(conclusion_lines(found, names)),
             rows=[(place_text(row), names.of(row.member_id), row) for row in rows[:_ROWS_MAX]],
             rows_left_out=len(rows[_ROWS_MAX:]),
             intervals=found.intervals[::-1],

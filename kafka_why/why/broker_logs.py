@@ -72,7 +72,7 @@ class BrokerLogs:
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
         """Return notes about the files: what was read, and what may be missing or inexact."""
         of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
-        found = [f"read from {', '.join(map(_name, files))}: {self.lines:,} lines{of}"]
+        found = [f"read from {', '.join(map(_file_label, files))}: {self.lines:,} lines{of}"]
         if self.skipped:
             found.append(
                 f"{count(self.skipped, 'line')} of group coordinators cannot be parsed and were skipped"
@@ -146,7 +146,7 @@ class _LogFileReader:
 
     def read(self, name: str) -> None:
         """Read one file."""
-        label = _name(name)
+        label = _file_label(name)
         with _opened(name) as stream:
             size = os.fstat(stream.fileno()).st_size
             is_packed = stream.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
@@ -232,7 +232,7 @@ def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
     return kind_of(event.causes[0].type, event.causes[0].rule) or CauseKind.UNKNOWN
 
 
-def _name(file: str) -> str:
+def _file_label(file: str) -> str:
     return "standard input" if file == STANDARD_INPUT else Path(file).name
 
 

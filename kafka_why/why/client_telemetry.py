@@ -33,7 +33,7 @@ from kafka_why.why.segments import JOINS, REMOVALS
 from kafka_why.wording import Lines, Names, duration_text
 
 SLOWEST = 3
-"""The maximum number of awaited members that a report explains: the slowest ones."""
+"""The maximum number of awaited members that a report explains. It explains the slowest members."""
 LEAST_WAIT_MS = 1_000
 """A member that joined within this time does not count as awaited."""
 
@@ -147,25 +147,25 @@ def _metrics_about(moment: _Moment, telemetry: Telemetry) -> ClientMetrics | Non
     later = (push for push in pushes if push.at_ms > moment.at_ms)
     after = [push for push in later if _shows(push, LAST_POLL, moment)]
     if after:
-        return _certain(moment, after, interval_ms)
+        return _certain_metrics(moment, after, interval_ms)
     if before is None or moment.about is ClientRole.AWAITED:
         return None  # earlier metrics do not explain why a member was slow
     is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
     if moment.is_of_poll_timeout and is_within:
-        return _certain(moment, [before], interval_ms)
+        return _certain_metrics(moment, [before], interval_ms)
     return ClientMetrics(
         about=moment.about,
         member_id=moment.member_id,
         said_before_ms=moment.at_ms - before.at_ms,
-        last_poll_before_ms=_before(moment, before.time_of(LAST_POLL)),
-        last_heartbeat_before_ms=_before(moment, before.time_of(LAST_HEARTBEAT)),
+        last_poll_before_ms=_ms_before(moment, before.time_of(LAST_POLL)),
+        last_heartbeat_before_ms=_ms_before(moment, before.time_of(LAST_HEARTBEAT)),
         poll_idle_ratio=before.metrics.get(POLL_IDLE_RATIO),
         max_poll_interval_ms=interval_ms,
         is_certain=False,
     )
 
 
-def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientMetrics:
+def _certain_metrics(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientMetrics:
     """Return the metrics from pushes that show the last poll before the moment.
 
     The earliest time of the poll in any push is the best estimate, because pushes arrive with a delay. Half a
@@ -184,7 +184,7 @@ def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -
         member_id=moment.member_id,
         said_before_ms=moment.at_ms - push.at_ms,
         last_poll_before_ms=poll_ms,
-        last_heartbeat_before_ms=_before(moment, push.time_of(LAST_HEARTBEAT)) if beats else None,
+        last_heartbeat_before_ms=_ms_before(moment, push.time_of(LAST_HEARTBEAT)) if beats else None,
         poll_idle_ratio=push.metrics.get(POLL_IDLE_RATIO),
         max_poll_interval_ms=interval_ms,
         is_certain=poll_ms is not None,
@@ -197,7 +197,7 @@ def _shows(push: Push, metric: str, moment: _Moment) -> bool:
     return at_ms is not None and at_ms <= moment.at_ms
 
 
-def _before(moment: _Moment, at_ms: int | None) -> int | None:
+def _ms_before(moment: _Moment, at_ms: int | None) -> int | None:
     return None if at_ms is None else max(moment.at_ms - at_ms, 0)
 
 
@@ -214,8 +214,8 @@ def client_lines(r: Rebalance, names: Names, *roles: ClientRole) -> Lines:
         if metrics.about in roles:
             is_named = metrics.about is not ClientRole.CAUSE or len(r.cause.member_ids) > 1
             name = f"{names.of(metrics.member_id)}: " if is_named else ""
-            sentence = _certain_sentence(metrics) if metrics.is_certain else _earlier(metrics)
-            yield "client", f"{name}{sentence}{_interval(metrics)}"
+            sentence = _certain_sentence(metrics) if metrics.is_certain else _earlier_sentence(metrics)
+            yield "client", f"{name}{sentence}{_interval_text(metrics)}"
 
 
 def _certain_sentence(metrics: ClientMetrics) -> str:
@@ -227,7 +227,7 @@ def _certain_sentence(metrics: ClientMetrics) -> str:
     return text
 
 
-def _earlier(metrics: ClientMetrics) -> str:
+def _earlier_sentence(metrics: ClientMetrics) -> str:
     """Return a sentence about metrics from before the moment. The client may have polled since."""
     parts = []
     if metrics.last_poll_before_ms is not None:
@@ -243,7 +243,7 @@ def _earlier(metrics: ClientMetrics) -> str:
     return f"{_seconds(metrics.said_before_ms)} {_WHEN[metrics.about]} it reported: {listed}"
 
 
-def _interval(metrics: ClientMetrics) -> str:
+def _interval_text(metrics: ClientMetrics) -> str:
     """Return a text with max.poll.interval.ms, or "" if the client did not exceed it."""
     poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
     if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
@@ -260,7 +260,7 @@ def _seconds(ms: int) -> str:
 LOOKBACK_MS = 3_600_000
 """The longest interval between pushes: a member's last push may be this much older than an entry."""
 MAX_MEMBERS = 20
-"""The maximum number of removed members whose joins are read: the last ones whose clients pushed metrics."""
+"""The maximum number of removed members whose joins are read. The last removed members are read."""
 
 
 def read_telemetry(
@@ -328,9 +328,7 @@ def _poll_intervals_ms(
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """Return the request at `number` in the pack at `offset`, or None if the topic no longer has the
-    record.
-    """
+    """Return request `number` of the record at `offset`, or None if the topic no longer has the record."""
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

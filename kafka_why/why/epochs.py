@@ -64,7 +64,7 @@ def rebalances_by_epochs(
         else RebalanceOutcome.UNKNOWN
     )
     expected, topic_names = phase.begins_after + 1, TopicNames()
-    for event in map(topic_names.put_in, phase.entries):
+    for event in map(topic_names.replace_ids, phase.entries):
         if event.seq != expected and not phase.unread.issuperset(range(expected, event.seq)):
             yield from splitter.lose_track(phase.incarnation)
         expected = event.seq + 1
@@ -87,6 +87,7 @@ class _RebalanceSplitter:
         self._last_target_ms: int | None = None
 
     def add(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
+        """Add the next entry. Yield the rebalances that end before it or with it."""
         if self._lead and self._lead[-1].cause != event.cause:
             self._lead = []
             yield from self._end_with_request(incarnation)
@@ -181,7 +182,7 @@ class _RebalanceSplitter:
         self._lead, self._news, self._last_target_ms = [], [], None
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
-        """End the phase."""
+        """End the phase. `outcome` is the outcome of a rebalance that has not ended."""
         yield from self._end_with_request(incarnation)
         if self._segment is not None:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
@@ -201,10 +202,10 @@ class _RebalanceSplitter:
         assert segment is not None
         if outcome is not RebalanceOutcome.SUPERSEDED and self.tracker.is_complete:
             after = self.tracker.assigned
-        return _rebalance(segment, self.tracker, incarnation, outcome, ended_ms, after)
+        return _build_rebalance(segment, self.tracker, incarnation, outcome, ended_ms, after)
 
 
-def _rebalance(
+def _build_rebalance(
     segment: _Segment,
     tracker: ReconciliationTracker,
     incarnation: str,

@@ -65,9 +65,9 @@ class Follower:
         self._reader = HistoryReader(from_start=False)
         self._entries = [e for e in history.entries if self._reader.is_new(e) and isinstance(e, HistoryEntry)]
         self._unread = history.unread
-        over = _over(self._analysis()) if self._entries else []
-        self._shown = len(over)
-        self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in over)
+        ended = _ended_rebalances(self._analysis()) if self._entries else []
+        self._shown = len(ended)
+        self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in ended)
 
     def run(self, stop: threading.Event) -> None:
         """Show new entries until `stop` is set. Retry while the brokers cannot be reached."""
@@ -90,33 +90,33 @@ class Follower:
                 self._show(visible(entry_line(entry)))
             else:
                 self._show_json({"entry": entry})
-        ours = [entry for entry in new if isinstance(entry, HistoryEntry)]
-        self._entries += ours
-        if ours:
+        kafka_entries = [entry for entry in new if isinstance(entry, HistoryEntry)]
+        self._entries += kafka_entries
+        if kafka_entries:
             self._show_rebalances(self._analysis())
             self._forget()
 
     def _show_rebalances(self, analysis: HistoryAnalysis) -> None:
-        over = _over(analysis)
-        for place, rebalance in enumerate(over[self._shown :], self._shown + 1):
+        ended = _ended_rebalances(analysis)
+        for place, rebalance in enumerate(ended[self._shown :], self._shown + 1):
             numbered = replace(rebalance, number=self._dropped + place)
             if self._show_json is None:
                 text = rebalance_text(numbered, now_ms(), Clock(), analysis.names)
                 self._show(visible_text(["", text, ""]))
             else:
                 self._show_json({"rebalance": numbered})
-        self._shown = len(over)
+        self._shown = len(ended)
 
     def _forget(self) -> None:
         """Drop the older half of the entries if there are more than _ENTRIES_MAX."""
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[: _ENTRIES_MAX // 2]
-            still = len(_over(self._analysis()))
+            still = len(_ended_rebalances(self._analysis()))
             self._dropped, self._shown = self._dropped + self._shown - still, still
 
     def _analysis(self) -> HistoryAnalysis:
         return analyze(self._entries, unread=self._unread, from_start=False)
 
 
-def _over(analysis: HistoryAnalysis) -> list[Rebalance]:
+def _ended_rebalances(analysis: HistoryAnalysis) -> list[Rebalance]:
     return [r for r in analysis.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY]

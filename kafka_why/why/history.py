@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class HistoryUnavailable(RuntimeError):
-    """The error when a group has no history. The message says why, and what to try."""
+    """The error when a group has no history. The message has the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def read_history(
 
 
 def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
-    """Return the latest view of a group, or None if there is none. Raises KafkaError if no broker
+    """Return the latest view of a group, or None if it has no view. Raises KafkaError if no broker
     responds.
     """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:

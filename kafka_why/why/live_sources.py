@@ -186,7 +186,7 @@ class Polling:
 
 
 POLLING_S = 10
-"""The time for which a group is polled if it is not followed, in seconds."""
+"""The time in seconds for which a group is polled if it is not followed."""
 
 
 def read_with_live_source(

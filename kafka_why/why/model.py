@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class CauseKind(StrEnum):
-    """The causes that can open a rebalance."""
+    """The kinds of causes with which a rebalance can begin."""
 
     MEMBER_JOINED = "member joined"
     MEMBER_LEFT = "member left"
@@ -274,8 +274,8 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     In a consumer, share or streams group a rebalance begins with a change of the group epoch, and ends when
     every member has its target assignment. Generations are group epochs. The rebalance has `epochs`, the
     changes of the epoch, and `progress`; `last` is the last member to reach its target. Members do not
-    rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment: the
-    change that requires the next one supersedes it.
+    rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment. The
+    change that requires the next target assignment supersedes the rebalance.
 
     If `has_tasks`, the group is a streams group, and partitions are tasks, with `active 0` (role and
     subtopology) in place of a topic. If `is_shared`, the group is a share group. `converted` describes the

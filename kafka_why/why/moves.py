@@ -75,10 +75,10 @@ class AssignmentDecoder:
 
     def numbers(self, entry: HistoryEntry) -> Numbers | None:
         """Return each member's number of partitions in an entry, or None if `holdings` returns None."""
-        name = entry.incarnation, entry.seq
-        if name not in self._numbers:
+        key = entry.incarnation, entry.seq
+        if key not in self._numbers:
             self.holdings(entry)
-        return self._numbers.get(name)
+        return self._numbers.get(key)
 
     def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
         before, self._last = self._last, {}
@@ -157,7 +157,7 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
 
 
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
-    """Return the members whose partitions have changed: the others' partitions have not moved. Return all
+    """Return the members whose partitions have changed. No other member's partitions have moved. Return all
     members if a partition has two owners, because then the order of the members matters.
     """
     members = dict.fromkeys([*before, *after])

@@ -74,7 +74,7 @@ def _of_generations(
         if segment.outcome is None:
             _apply_first_assignment(segment, known, assignments)
         else:
-            yield _rebalance(phase.incarnation, segment, known, assignments, renamed)
+            yield _build_rebalance(phase.incarnation, segment, known, assignments, renamed)
 
 
 def _apply_first_assignment(segment: Segment, known: KnownState, assignments: AssignmentDecoder) -> None:
@@ -84,7 +84,7 @@ def _apply_first_assignment(segment: Segment, known: KnownState, assignments: As
             known.set_holdings({} if event.type is EntryType.EMPTY else assignments.holdings(event))
 
 
-def _rebalance(
+def _build_rebalance(
     incarnation: str,
     segment: Segment,
     known: KnownState,

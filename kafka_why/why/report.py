@@ -241,7 +241,7 @@ def report(
 def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: int | None = None) -> Report:
     """Return the report on a group with this analysis.
 
-    Rebalances that ended before `since_ms` are omitted; the others are numbered from 1.
+    Rebalances that ended before `since_ms` are omitted. The numbers of the remaining rebalances start at 1.
     """
     found = [r for r in analysis.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
     found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]

@@ -93,21 +93,23 @@ class TopicNames:
         self._names: dict[str, str] = {}
         self._had: dict[MemberId, NamedPartitions] = {}
 
-    def put_in(self, event: HistoryEntry) -> HistoryEntry:
+    def replace_ids(self, event: HistoryEntry) -> HistoryEntry:
         """Return the entry with known topic ids replaced by names such as `orders (deleted)`."""
         if event.type is EntryType.MEMBER_RECONCILED and event.member_id is not None:
-            self._learn(event.member_id, event)
+            self._infer_names(event.member_id, event)
         elif event.type is EntryType.MEMBER_REPLACED and event.member_id is not None:
             self._had[event.member_id] = self._had.pop(event.replaced_member_id or "", {})
         if not self._names:
             return event
-        named = {field: self._named(getattr(event, field)) for field in ("assigned", "revoking", "awaiting")}
+        named = {
+            field: self._with_names(getattr(event, field)) for field in ("assigned", "revoking", "awaiting")
+        }
         targets = event.targets
         if targets is not None:
-            targets = {member_id: self._named(has) or {} for member_id, has in targets.items()}
+            targets = {member_id: self._with_names(has) or {} for member_id, has in targets.items()}
         return structs.replace(event, **named, targets=targets)
 
-    def _learn(self, member_id: MemberId, event: HistoryEntry) -> None:
+    def _infer_names(self, member_id: MemberId, event: HistoryEntry) -> None:
         had, has = self._had.get(member_id, {}), {**(event.assigned or {})}
         for topic, numbers in (event.revoking or {}).items():
             has[topic] = sorted({*has.get(topic, ()), *numbers})
@@ -118,7 +120,7 @@ class TopicNames:
                 self._names[topic_id] = f"{fitting[0]} (deleted)"
         self._had[member_id] = has
 
-    def _named(self, partitions: Mapping[str, list[int]] | None) -> NamedPartitions | None:
+    def _with_names(self, partitions: Mapping[str, list[int]] | None) -> NamedPartitions | None:
         if partitions is None:
             return None
         return {self._names.get(topic, topic): numbers for topic, numbers in partitions.items()}
@@ -145,7 +147,9 @@ def history_notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: b
         found.append(f"the group ended and was created again: this report covers {len(group_lives)} lives")
     for life in group_lives:
         if life.first_seq > 1 and (from_start or life is not group_lives[0]):
-            found.append(f"the history begins at entry {life.first_seq}: {_why_later(life.entries[0])}")
+            found.append(
+                f"the history begins at entry {life.first_seq}: {_late_begin_reason(life.entries[0])}"
+            )
         if life.missing:
             found.append(f"{MISSING}: {number_list(life.missing)} of life {life.incarnation}")
         late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
@@ -161,7 +165,7 @@ def history_notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: b
     return found
 
 
-def _why_later(first: AnyHistoryEntry) -> str:
+def _late_begin_reason(first: AnyHistoryEntry) -> str:
     is_observed = isinstance(first, HistoryEntry) and first.observed
     return "the group existed before it was observed" if is_observed else "retention deleted the earlier ones"
 

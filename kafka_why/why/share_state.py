@@ -77,10 +77,12 @@ def share_partitions_after(entries: Iterable[HistoryEntry]) -> SharePartitionSta
             tracker.apply(event)
     if last is None or last.group_type != "share" or last.type is EntryType.GROUP_DELETED:
         return None
-    return tracker.now()
+    return tracker.states()
 
 
 class _ShareStateTracker:
+    """A tracker of a share group's partitions and unfinished requests through its history."""
+
     def __init__(self) -> None:
         self._requests: dict[TopicPartition, _Request] = {}
         self._initialized: set[TopicPartition] = set()
@@ -128,7 +130,7 @@ class _ShareStateTracker:
                     request, error_code=event.error_code, is_open=event.rule in _RETRIED
                 )
 
-    def now(self) -> SharePartitionStates:
+    def states(self) -> SharePartitionStates:
         assigned = _NOTHING.union(*self._assigned.values())
         by_request: dict[_Request, list[TopicPartition]] = {}
         for partition, request in self._requests.items():

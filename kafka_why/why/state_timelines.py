@@ -76,7 +76,7 @@ class StateTimeline:
 
 
 def state_spans(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Span]:
-    """Return the group's states over time; there is no span while the group does not exist."""
+    """Return the group's states over time. The time in which the group does not exist has no span."""
     timeline = StateTimeline("")
     for life in group_lives:
         first = life.entries[0]
@@ -154,13 +154,13 @@ class _Members:
                 self._timeline(member_id).become(MemberState.HOLDS, at_ms, 0)
             case EntryType.MEMBER_RECONCILED if member_id is not None and event.member_state is not None:
                 what = _BY_KAFKA_STATE[KafkaMemberState(event.member_state)]
-                self._timeline(member_id).become(what, at_ms, _number(event.assigned))
+                self._timeline(member_id).become(what, at_ms, _partition_count(event.assigned))
             case EntryType.MEMBER_LEFT_TEMPORARILY if member_id is not None:
                 timeline = self._timeline(member_id)
                 timeline.become(MemberState.AWAY, at_ms, timeline.partitions)
             case EntryType.GROUP_CONVERTED if event.targets is not None:
                 for present, target in event.targets.items():
-                    self._timeline(present).become(MemberState.HOLDS, at_ms, _number(target))
+                    self._timeline(present).become(MemberState.HOLDS, at_ms, _partition_count(target))
 
     def end_all(self, at_ms: int) -> None:
         self._set_members((), at_ms)
@@ -200,5 +200,5 @@ class _Members:
             )
 
 
-def _number(partitions: Mapping[str, Sequence[int]] | None) -> int:
+def _partition_count(partitions: Mapping[str, Sequence[int]] | None) -> int:
     return sum(map(len, (partitions or {}).values()))

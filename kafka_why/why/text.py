@@ -1,4 +1,6 @@
-"""A report as text, for an operator in an incident: the cause first, and only what is needed."""
+"""Formats a report as text for an operator in an incident: the cause first, and nothing that is not
+needed.
+"""
 
 from collections.abc import Iterator, Sequence
 

@@ -39,8 +39,8 @@ def connect_work(
 def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
-    """Return the tasks assigned to each thread of Kafka Streams. Return {} if the protocol is not that of
-    Streams or the bytes cannot be decoded.
+    """Return the tasks assigned to each thread of Kafka Streams. Return {} if the protocol is not Streams'
+    protocol or the bytes cannot be decoded.
     """
     if assignments is None or protocol_name != PROTOCOL_NAME:
         return {}
@@ -90,7 +90,7 @@ def work_lines(r: Rebalance, names: Names) -> Lines:
 
 
 def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
-    yield from _by_member("assigned", {m: _work(work) for m, work in workers.items()}, names)
+    yield from _by_member("assigned", {m: _worker_text(work) for m, work in workers.items()}, names)
     if any(work.revoked_connectors or work.revoked_tasks for work in workers.values()):
         yield "next", "another rebalance at once, which assigns what was revoked"
     delay_ms = max(work.delay_ms for work in workers.values())
@@ -107,17 +107,17 @@ def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
         yield "error", f"code {min(errors)} of Connect's protocol"
 
 
-def _work(work: ConnectWork) -> str:
+def _worker_text(work: ConnectWork) -> str:
     """Return a text such as `+ connector source, tasks source 0-1   - tasks sink 0`. Without `+` the text has
     all work of the worker.
     """
-    assigned, revoked = "", _units(work.revoked_connectors, work.revoked_tasks)
-    if found := _units(work.connectors, work.tasks):
+    assigned, revoked = "", _units_text(work.revoked_connectors, work.revoked_tasks)
+    if found := _units_text(work.connectors, work.tasks):
         assigned = f"+ {found}" if work.is_incremental else found
     return "   ".join(part for part in (assigned, f"- {revoked}" if revoked else "") if part)
 
 
-def _units(connectors: Sequence[str], tasks: Mapping[str, Sequence[int]]) -> str:
+def _units_text(connectors: Sequence[str], tasks: Mapping[str, Sequence[int]]) -> str:
     parts = []
     if connectors:
         parts.append(f"connector{'' if len(connectors) == 1 else 's'} {shortened(connectors)}")

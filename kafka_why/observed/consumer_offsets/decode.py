@@ -68,7 +68,7 @@ def _classic_member(member: Any) -> records.ClassicMember:
         client_id=member.client_id,
         client_host=member.client_host,
         session_timeout_ms=member.session_timeout,
-        # Version 0 had one timeout for both.
+        # Version 0 has only the session timeout.
         rebalance_timeout_ms=(
             member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
         ),

@@ -151,10 +151,10 @@ class Sums:
                 self._members.setdefault(row.member_id, Counted()).add(row)
             interval.add(row)
         if record.others is not None:
-            self._beyond().add(record.others)
+            self._other_rows().add(record.others)
             interval.add(record.others)
         for suspect in record.suspects:
-            self._suspect(record.gateway_id, suspect, at_ms)
+            self._add_suspect(record.gateway_id, suspect, at_ms)
 
     def report(self, *, is_cut: bool = False) -> DeliveryReport | None:
         """Return the report, or None if nothing was counted."""
@@ -185,13 +185,13 @@ class Sums:
         key = row.topic, row.partition, row.member_id
         if key in self._rows or len(self._rows) < ROWS_MAX:
             return self._rows.setdefault(key, Row(topic=key[0], partition=key[1], member_id=key[2]))
-        return self._beyond()
+        return self._other_rows()
 
-    def _beyond(self) -> Row:
+    def _other_rows(self) -> Row:
         self._others = self._others or Row()
         return self._others
 
-    def _suspect(self, gateway_id: str, suspect: Suspect, at_ms: int) -> None:
+    def _add_suspect(self, gateway_id: str, suspect: Suspect, at_ms: int) -> None:
         key = suspect.topic, suspect.partition, suspect.offset
         of_gateways = self._suspects.pop(key, {})
         of_gateways[gateway_id] = at_ms, suspect
@@ -209,20 +209,20 @@ def conclude(members: Sequence[MemberSum], suspects: Sequence[SuspectLine]) -> t
     """Return the probable fault, and the member if one member is at fault. A few failing records are poison,
     many failures of one member are a bad member, and many failures of all members are an outage.
     """
-    active = [one for one in members if one.accepted + one.failed]
-    failing = [one for one in active if one.failed >= MANY and _failed(one) > _MOST]
-    well = [one for one in active if _failed(one) <= _FEW]
+    active = [member for member in members if member.accepted + member.failed]
+    failing = [member for member in active if member.failed >= MANY and _failure_ratio(member) > _MOST]
+    well = [member for member in active if _failure_ratio(member) <= _FEW]
     if len(failing) == 1 and well and len(well) == len(active) - 1:
         return Verdict.BAD_MEMBER, failing[0].member_id
     if failing and not well:
         return Verdict.OUTAGE, failing[0].member_id if len(active) == 1 else None
-    if any(one.outcome != ACCEPTED for one in suspects):
+    if any(suspect.outcome != ACCEPTED for suspect in suspects):
         return Verdict.POISON, None
     return Verdict.NOTHING, None
 
 
-def _failed(one: MemberSum) -> float:
-    return one.failed / (one.accepted + one.failed)
+def _failure_ratio(member: MemberSum) -> float:
+    return member.failed / (member.accepted + member.failed)
 
 
 def _member(member_id: str, counted: Counted) -> MemberSum:
@@ -252,13 +252,15 @@ def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLi
         releases=sum(suspect.releases for suspect in found),
         released_by=list(released_by),
         rejected_by=next((suspect.rejected_by for suspect in found if suspect.rejected_by), ""),
-        outcome=next(one for one in (REJECTED, ACCEPTED, GONE, OPEN) if one in outcomes),
+        outcome=next(outcome for outcome in (REJECTED, ACCEPTED, GONE, OPEN) if outcome in outcomes),
         at_ms=max(at_ms for at_ms, _ in of_gateways.values()),
     )
 
 
 RECORDS_MAX = 100_000
-"""The maximum number of records to read: the last ones of the group's partition, including other groups'."""
+"""The maximum number of records to read from the end of the group's partition, including other groups'
+records.
+"""
 DEFAULT_MS = 24 * 3_600_000
 """The length of the report's time if the caller sets no start."""
 

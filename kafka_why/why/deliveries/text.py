@@ -38,14 +38,14 @@ def non_member_notes(report: DeliveryReport, known: Collection[str]) -> Iterator
 
 def names_of(report: DeliveryReport) -> Names:
     """Return names for all members in the report."""
-    return Names({*(one.member_id for one in report.members), *_named(report.suspects)})
+    return Names({*(member.member_id for member in report.members), *_members_in(report.suspects)})
 
 
 def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> VisibleText:
     """Return the table of deliveries, and the conclusions from it."""
     head = f"Deliveries from {clock.time(report.from_ms)} to {clock.time(report.to_ms)}"
     seen = f"{head}, as {count(report.gateways, 'gateway')} saw them:"
-    return visible_text([seen, *table(report, names), *columns(lines(report, names))])
+    return visible_text([seen, *table_lines(report, names), *columns(conclusion_lines(report, names))])
 
 
 def lone_deliveries_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
@@ -55,7 +55,7 @@ def lone_deliveries_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
     return visible_text([head, "", deliveries_text(report, clock, names_of(report))])
 
 
-def table(report: DeliveryReport, names: Names) -> Iterator[str]:
+def table_lines(report: DeliveryReport, names: Names) -> Iterator[str]:
     """Yield the lines of a table of counts by partition and member: the MAX_ROWS rows with the most
     deliveries.
     """
@@ -75,14 +75,16 @@ def table(report: DeliveryReport, names: Names) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
+def conclusion_lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
     """Yield the conclusions, each with its label."""
     verdict = verdict_text(report, names)
     if verdict:
         yield "Verdict", verdict
-    poison = [one for one in reversed(report.suspects) if one.outcome != ACCEPTED]
+    poison = [suspect for suspect in reversed(report.suspects) if suspect.outcome != ACCEPTED]
     shown = poison[:MAX_SUSPECTS]
-    yield from listing("Poison?", [f"{place_of(one)}: {suspect_text(one, report, names)}" for one in shown])
+    yield from listing(
+        "Poison?", [f"{place_of(suspect)}: {suspect_text(suspect, report, names)}" for suspect in shown]
+    )
     if len(poison) > MAX_SUSPECTS:
         yield "", f"{len(poison) - MAX_SUSPECTS} more: see them with -o json"
     yield from listing("Slow", slow_texts(report, names))
@@ -106,7 +108,7 @@ def verdict_text(report: DeliveryReport, names: Names) -> str:
     if report.verdict is Verdict.OUTAGE:
         return "all members fail on most of their records: a service they depend on is probably down"
     if report.verdict is Verdict.POISON:
-        number = sum(one.outcome != ACCEPTED for one in report.suspects)
+        number = sum(suspect.outcome != ACCEPTED for suspect in report.suspects)
         fails = "record fails" if number == 1 else "records fail"
         return f"{number} {fails}, and others pass: probably poison"
     return ""
@@ -117,31 +119,31 @@ def place_text(row: Counted) -> str:
     return f"{row.topic}-{row.partition}" if row.topic else "others"
 
 
-def place_of(one: SuspectLine) -> str:
+def place_of(suspect: SuspectLine) -> str:
     """Return a record's partition and offset: `orders-2@4711`."""
-    return f"{one.topic}-{one.partition}@{one.offset}"
+    return f"{suspect.topic}-{suspect.partition}@{suspect.offset}"
 
 
-def suspect_text(one: SuspectLine, report: DeliveryReport, names: Names) -> str:
+def suspect_text(suspect: SuspectLine, report: DeliveryReport, names: Names) -> str:
     """Return a text such as `delivered 5 times (limit 5), released 4 times by a, b; archived, or a dead
     letter`.
     """
-    limit = f" (limit {report.delivery_limit})" if one.deliveries >= report.delivery_limit else ""
-    parts = [f"delivered {_times(one.deliveries)}{limit}"]
-    if one.releases:
-        by = shortened([names.of(m) for m in one.released_by])
-        parts.append(f"released {_times(one.releases)} by {by}")
-    if one.rejected_by:
-        parts.append(f"rejected by {names.of(one.rejected_by)}")
-    return f"{', '.join(parts)}; {_OUTCOMES.get(one.outcome, 'it will be delivered again')}"
+    limit = f" (limit {report.delivery_limit})" if suspect.deliveries >= report.delivery_limit else ""
+    parts = [f"delivered {_times(suspect.deliveries)}{limit}"]
+    if suspect.releases:
+        by = shortened([names.of(m) for m in suspect.released_by])
+        parts.append(f"released {_times(suspect.releases)} by {by}")
+    if suspect.rejected_by:
+        parts.append(f"rejected by {names.of(suspect.rejected_by)}")
+    return f"{', '.join(parts)}; {_OUTCOMES.get(suspect.outcome, 'it will be delivered again')}"
 
 
 def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
     """Yield the members whose processing takes nearly as long as the lock, or that often renew the lock."""
-    for one in report.members:
-        text = _slow_text(one, report.lock_ms)
+    for member in report.members:
+        text = _slow_text(member, report.lock_ms)
         if text:
-            yield f"{names.of(one.member_id)}: {text}"
+            yield f"{names.of(member.member_id)}: {text}"
 
 
 _OUTCOMES = {
@@ -151,19 +153,16 @@ _OUTCOMES = {
 }
 
 
-def _slow_text(one: MemberSum, lock_ms: int) -> str:
-    if one.processing_ms is None or one.processing_max_ms is None or not lock_ms:
+def _slow_text(member: MemberSum, lock_ms: int) -> str:
+    if member.processing_ms is None or member.processing_max_ms is None or not lock_ms:
         return ""
     parts = []
-    if one.processing_max_ms >= _SLOW * lock_ms:
-        longest = (
-            f"{duration_text(one.processing_ms)} a record, {duration_text(one.processing_max_ms)} at most"
-        )
-        parts.append(
-            f"{longest}, {one.processing_max_ms / lock_ms:.0%} of the lock's {duration_text(lock_ms)}"
-        )
-    if one.renewed and one.renewed >= _RENEWS * one.acknowledged:
-        parts.append(f"{one.renewed} renewals of {count(one.acknowledged, 'record')}")
+    if member.processing_max_ms >= _SLOW * lock_ms:
+        mean, longest = duration_text(member.processing_ms), duration_text(member.processing_max_ms)
+        share = f"{member.processing_max_ms / lock_ms:.0%} of the lock's {duration_text(lock_ms)}"
+        parts.append(f"{mean} a record, {longest} at most, {share}")
+    if member.renewed and member.renewed >= _RENEWS * member.acknowledged:
+        parts.append(f"{member.renewed} renewals of {count(member.acknowledged, 'record')}")
     return f"{'; '.join(parts)}: it needs a longer share.record.lock.duration.ms" if parts else ""
 
 
@@ -184,8 +183,8 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _named(suspects: Sequence[SuspectLine]) -> Iterator[str]:
-    for one in suspects:
-        yield from one.released_by
-        if one.rejected_by:
-            yield one.rejected_by
+def _members_in(suspects: Sequence[SuspectLine]) -> Iterator[str]:
+    for suspect in suspects:
+        yield from suspect.released_by
+        if suspect.rejected_by:
+            yield suspect.rejected_by

@@ -42,7 +42,7 @@ class ChangeKind(StrEnum):
 class Consumer(Struct, frozen=True):
     """A consumer's connection to a broker. `broker` is `name/id`, and `address` is the client's `ip:port`.
 
-    `subscriptions` are those of this client, or None if the history does not have them.
+    `subscriptions` are the client's subscriptions, or None if the history does not have them.
     """
 
     client_id: str

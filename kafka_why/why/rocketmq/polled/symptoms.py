@@ -123,7 +123,7 @@ def _duplicates(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
         )
 
 
-def _subscribed(client: ClientAnswer) -> str:
+def _subscriptions_of(client: ClientAnswer) -> str:
     return subscriptions_text(client.subscriptions)
 
 
@@ -134,7 +134,7 @@ def _strategy_of(client: ClientAnswer) -> str | None:
 _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str, str], ...] = (
     (
         SymptomKind.SUBSCRIPTIONS,
-        _subscribed,
+        _subscriptions_of,
         SUBSCRIPTIONS_EFFECT,
         TO_DO_SUBSCRIPTIONS,
     ),
@@ -174,7 +174,7 @@ def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     unread = _unread(poll) & _unread(before)
     if unread and poll.client_ids:
         waiting = sum(one.behind for one in poll.offsets if one.queue in unread)
-        keys = (_subscribed, _strategy_of)
+        keys = (_subscriptions_of, _strategy_of)
         is_explained = poll.duplicates() or any(len(_grouped_by(poll.reports, key)) > 1 for key in keys)
         owners = [
             poll.client_text(client_id) for client_id, share in shares(poll).items() if unread & {*share}
