@@ -321,7 +321,7 @@ def _name(epoch: int) -> str:
 
 
 def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """Return the configurations. Batches from `from_batch` on also skip these records."""
+    """Return `epochs` so changed that batches from `from_batch` on also skip the records `skip`."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs

@@ -243,7 +243,7 @@ _observed_group = msgspec.msgpack.Decoder(ObservedGroup)
 
 
 def encode_observed(group: ObservedGroup) -> StoredGroup:
-    """Encode a group. It has no deadlines."""
+    """Encode an observed group, which has no deadlines."""
     return StoredGroup(OBSERVED_VERSION, None, _encoder.encode(group))
 
 

@@ -63,8 +63,8 @@ def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
 
 
 def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
-    """Read the plan of a batch of the coordinator's query. Raises FileNotFoundError if it is not planned,
-    SparkLogDamaged.
+    """Read the plan of a batch of the coordinator's query. Raises FileNotFoundError if the batch is not
+    planned, and SparkLogDamaged.
     """
     name = f"{SPARK}/offsets/{batch}"
     try:
@@ -92,7 +92,9 @@ def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str)
 
 
 def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
-    """Return a file of `offsets`. The version and Spark's settings are those of the file `like`."""
+    """Return the content of a file in Spark's folder `offsets`. The version and Spark's settings are those of
+    `like`, the content of another such file.
+    """
     lines = like.splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
     metadata |= {_WATERMARK: planned.watermark_ms, _TIMESTAMP: planned.timestamp_ms}

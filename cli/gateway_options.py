@@ -271,7 +271,9 @@ LISTENING = tuple(field.name for field in fields(Listening))
 
 
 def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
-    """Add the options; the command gets a `Listening` as `listening`. `names` name the address option."""
+    """Add the options of a gateway. The command gets a `Listening` as `listening`. `names` are the names of
+    the option for the address.
+    """
     options = (
         click.option(
             *names,

@@ -261,8 +261,8 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
 
 
 def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Command]:
-    """Add the options; the command gets a `RocketmqListening` as `rocketmq`. `listen` is the default address.
-    The names of options begin with `prefix`.
+    """Add the options of a RocketMQ gateway, whose names begin with `prefix`. The command gets a
+    `RocketmqListening` as `rocketmq`. `listen` is the default address.
     """
     options = (
         *_listener_options(prefix, listen),

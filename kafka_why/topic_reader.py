@@ -342,9 +342,8 @@ class NamesById:
 
 @cache
 def names_on(client_config: ClientConfig) -> NamesById:
-    """Return this process's cache of the cluster's topic names.
-
-    A Python worker of Spark serves many tasks.
+    """Return this process's cache of the cluster's topic names. The many tasks of a Python worker of Spark
+    share it.
     """
     return NamesById(lambda: _names(client_config))
 

@@ -185,7 +185,7 @@ class WebServer(Startable):
 def listening_at(host: str, port: int, served: str = "the page") -> socket.socket:
     """Return a listening socket; port 0 means any free port.
 
-    Raises WebUnavailable. `served` names in its message what the port serves.
+    Raises WebUnavailable. In its message, `served` names what the port serves.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

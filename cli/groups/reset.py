@@ -165,7 +165,7 @@ def _from_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
 def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: bool) -> None:
     """Raise UsageError unless the scope is given once.
 
-    A file has its own scope, and any other is ignored, as in Kafka's tool.
+    A file has its own scope, and other scopes are ignored, as in Kafka's tool.
     """
     if isinstance(scenario, FromFile):
         return

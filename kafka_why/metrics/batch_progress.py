@@ -22,7 +22,8 @@ class StateOperatorProgress(Struct, frozen=True, rename="camel"):
 class SourceProgress(Struct, frozen=True, rename="camel"):
     """The progress of a Kafka source, by topic and partition.
 
-    `end_offset` is the offset after the last record read, and `latest_offset` the end of the partition then.
+    `end_offset` is the offset after the last record read, and `latest_offset` the end of the partition at
+    that time.
     """
 
     end_offset: dict[str, dict[str, int]] | None = None

@@ -152,7 +152,9 @@ class BackOff:
         self._next_s = FIRST_PAUSE_S
 
     def failed(self, retry_after_s: float | None = None) -> float:
-        """Return the seconds to wait after a failure: at least what the receiver asked for."""
+        """Return the seconds to wait after a failure. `retry_after_s` is the least time that the receiver
+        asked for, which counts up to LONGEST_RETRY_AFTER_S.
+        """
         pause_s = self._next_s * (1 - self._chance() / 2)
         self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
         return max(pause_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))

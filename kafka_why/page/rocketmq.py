@@ -178,7 +178,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
 
 
 def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) -> None:
-    """Record the number of connections that each client has from this time on."""
+    """Record that from this time on, each client has its number of connections in `there`, or none."""
     for client_id in there:
         lanes.setdefault(client_id, _ClientLane(client_id))
     for client_id, lane in lanes.items():

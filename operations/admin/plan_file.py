@@ -85,7 +85,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, without empty cells after the last comma, with their lines."""
+    """Yield each row that is not empty, with its line number. Empty cells at the end of a row are removed."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:

@@ -18,7 +18,7 @@ from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter, response_value
 
 KeepFunction = Callable[[AnyGroup | None], EventName | None]
-"""A function that is called with the group after each step, and whose result the step has as `kept`."""
+"""A function that is called with the group after each step. Its result is the step's `kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ReplayStep:
 
 class GroupRun:
     """The run of one group, whose `timeline` has the present group. `keep` is called with the group after
-    each step. The step has its result as `kept`.
+    each step, and its result is the step's `kept`.
     """
 
     def __init__(

@@ -156,8 +156,8 @@ class _Judge:
         entry: ReplayStep,
         partition: int | None = None,
     ) -> bool:
-        """Compare an expected record with the one on the topics, and remove the latter from `names`. Return
-        True if it was there and was compared.
+        """Compare an expected record with the record of this name on the topics, and remove the latter from
+        `names`. Return True if there was such a record and it was compared.
         """
         what, group_id = _what(name), entry.group_id
         repeatable = _repeatable(name, value)

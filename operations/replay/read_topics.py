@@ -135,8 +135,8 @@ def _handled(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
 
 
 def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
-    """Return the first offsets after an export. If its state was moved to new topics, these begin after
-    it.
+    """Return the first offsets after an export, by partition. If the state was moved to new topics, all
+    records of the new topics are after the export.
     """
     if start.header.identity.member_id_namespace != identity.member_id_namespace:
         raise CannotRecord("the export is of another coordinator: it has another member_id_namespace")

@@ -88,7 +88,7 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
 
 
 class RecordBytes(Struct, frozen=True, omit_defaults=True):
-    """Bytes of a record: as text if they are UTF-8, which nearly all are, so that people can read them."""
+    """Bytes of a record. If they are UTF-8, as nearly always, they are stored as text, for people to read."""
 
     text: str | None = None
     base64: bytes | None = None

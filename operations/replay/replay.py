@@ -162,8 +162,8 @@ class Replay:
     def _fire_handled(self, run: GroupRun, until_ms: int) -> Iterator[ReplayStep]:
         """Fire the deadlines that a committed batch has fired.
 
-        Spark calls an idle group only at its next deadline. So the effects of a takeover or of another
-        configuration before that may not be written yet.
+        Spark calls an idle group only at its next deadline. Until then, the effects of a takeover or of a new
+        configuration are not written.
         """
         while (due_ms := run.timeline.next_due_ms()) is not None and due_ms <= until_ms:
             yield from run.fire_until(due_ms, is_handled=True)

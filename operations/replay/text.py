@@ -161,7 +161,7 @@ def _start_notes(verdict: ReplayVerdict) -> Iterator[str]:
 
 
 def start_text(group_id: str, start: ReplayStart) -> str:
-    """Return a sentence that says where the replay of a group begins whose beginning the log lacks."""
+    """Return a sentence that says where a group's replay begins if the log lacks the group's beginning."""
     if start.request is None:
         return (
             f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "

@@ -93,7 +93,8 @@ class ShareRow(Struct, frozen=True, kw_only=True):
     `initialized` or `deleting`. A partition that is both initialized and initializing has two rows.
 
     `task` is the open task that includes the partition, or None. It was requested at `asked_at_ms` with
-    `state_epoch` and `start_offset`. `error_code` is that of the last response, or None before one.
+    `state_epoch` and `start_offset`. `error_code` is that of the last response, or None before the
+    first.
     """
 
     group_id: str

@@ -148,7 +148,7 @@ class TimerRow(Struct, frozen=True, kw_only=True):
 
 
 class LockRow(Struct, frozen=True, kw_only=True):
-    """The lock of a RocketMQ queue, and the client id that holds it since its last update or longer."""
+    """The lock of a RocketMQ queue. The client `client_id` has held it at least since `last_update_ms`."""
 
     group_id: str
     topic: str

@@ -104,8 +104,8 @@ class ClientProcess:
 class ClientFleet:
     """All clients of a group, and the requests that others sent.
 
-    Every experiment sends those in `outside` at their recorded times. `removals` are the requests that remove
-    members, with the processes of those members. `partition_counts` has each topic's known numbers of
+    Every experiment sends the requests in `outside` at their recorded times. `removals` are the requests that
+    remove members, with the processes of those members. `partition_counts` has each topic's known numbers of
     partitions, each with the time since which it holds. `ignored` counts, by reason, requests that change
     nothing or have no known sender. `senders` has the key of the process that sent each request.
     """

@@ -365,8 +365,8 @@ def _commit_pending(context: StepContext, entry: PendingOffsets) -> None:
 
 
 def is_later_in_log(offset: Offset, committed: Offset) -> bool:
-    """Row TO12: return True if the pending offset's request is later in the log than that of the committed
-    offset.
+    """Row TO12: return True if the request of the pending `offset` is later in the log than the request of
+    the `committed` offset.
     """
     return offset.position > committed.position
 

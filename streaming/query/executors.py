@@ -83,7 +83,7 @@ def _check_process(demand: Demand) -> None:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions of Python and of each required distribution here."""
+    """Return the versions of Python and of each required distribution in this process."""
     found = [(_PYTHON, platform.python_version())]
     return (*found, *((name, _version(name)) for name in REQUIRED))
 

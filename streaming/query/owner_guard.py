@@ -64,8 +64,8 @@ class ClaimsReader:
         self._next = 0
 
     def claims(self) -> Claims:
-        """Return all claims that were acknowledged before this call. Raises KafkaException. Without a new
-        claim this costs one request.
+        """Return all claims that were acknowledged before this call. If no claim is new, this costs one
+        request. Raises KafkaException.
         """
         partition = TopicPartition(self._topic, 0)
         _, end = self._consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S, cached=False)
@@ -98,5 +98,5 @@ class ClaimsReader:
 
 @cache
 def _reader(client_config: ClientConfig, owner_topic: str) -> ClaimsReader:
-    """Return this process's reader of an owner topic. A Python worker serves many tasks."""
+    """Return this process's reader of an owner topic. The many tasks of a Python worker share it."""
     return ClaimsReader(kafka_clients.claims_consumer(client_config), owner_topic)

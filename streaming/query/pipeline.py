@@ -57,7 +57,7 @@ StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupS
 def has_later_owner(error: str) -> bool:
     """Return True if a query failed by this error because it has read a clock record of a later owner.
 
-    Another error may contain the query's plan and so these words, but no epoch after them.
+    Another error may contain the query's plan, and in it the same words, but there no epoch follows them.
     """
     return _LATER_OWNER_FOUND.search(error) is not None
 
@@ -300,7 +300,7 @@ def write_state(
     state: State,
     state_partitions: int = DEFAULT_STATE_PARTITIONS,
 ) -> None:
-    """Write a new checkpoint whose state after batch 0 is this one. `state` has the groups by shard number.
+    """Write a new checkpoint whose state after batch 0 is `state`, which has the groups by shard number.
 
     Spark keeps the state in `state_partitions` partitions. `rows` is the path of a temporary folder, which
     must not exist. Raises StreamingQueryException.

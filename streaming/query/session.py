@@ -342,8 +342,9 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 
 
 def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
-    """Set the Python that workers run, in the environment because pyspark reads it only there: this process's
-    Python, or on a cluster that of the settings. Otherwise workers would run the first python3 on the path.
+    """Set the Python that workers run: this process's Python, or on a cluster the Python that the settings
+    name. Otherwise workers would run the first python3 on the path. pyspark reads it only from the
+    environment.
     """
     chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = chosen or sys.executable

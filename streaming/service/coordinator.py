@@ -135,7 +135,7 @@ class Coordinator(Startable):
         return self._session.jvm_pid
 
     def start(self) -> None:
-        """Start everything. Batches are being committed once the status is READY."""
+        """Start all parts. Batches are committed once the status is READY."""
         with ExitStack() as started:
             try:
                 self._start(started)

@@ -124,7 +124,7 @@ def _overwrite(path: Path, content: bytes) -> bool:
 
 
 def read_status(path: Path) -> ServiceStatus:
-    """Read the last status of another process. Raises FileNotFoundError without one."""
+    """Read the last status of another process. Raises FileNotFoundError if it has written none."""
     return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
 
 

@@ -64,7 +64,7 @@ def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 
 def validate_join(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Rows J1, M1 and M2: the checks that do not need a group. None if the request passes."""
+    """Rows J1, M1 and M2: make the checks that do not need a group. Return the refusal, or None."""
     config = context.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
@@ -302,7 +302,7 @@ def validate_sync_protocol(
 def validate_sync(
     context: StepContext, group: ClassicGroup, request: SyncGroup | OversizedRequest
 ) -> RuleAndError | None:
-    """Rows S0 to S5: return the first row that applies with its error, or None if none applies."""
+    """Rows S0 to S5: return the first row that applies and its error, or None if no row applies."""
     refusal = validate_sync_protocol(context, request)
     if refusal is not None:
         return refusal

@@ -183,7 +183,7 @@ def update_regex(
     *,
     checks_topics: bool = False,
 ) -> RegexChange:
-    """Prepare the group for the member's pattern `new`, "" for none, before the member has it.
+    """Prepare the group for the member's new pattern, before the member has it. `new` is "" for no pattern.
 
     `resolution` is the sender's result for the pattern, or None if it sent none. With `checks_topics` the
     sender filters results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern

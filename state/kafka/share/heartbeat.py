@@ -102,8 +102,8 @@ def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, 
 def identify(
     context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat
 ) -> tuple[RuleId, ShareMember | None]:
-    """Return the row that identified the sender, and its member, None if it is new. Nothing changes. Raise
-    RequestRefused if the sender may not continue.
+    """Return the row that identifies the sender, and the sender's member, or None for a new sender. Nothing
+    changes. Raise RequestRefused if the sender may not continue.
     """
     member = group.members.get(request.member_id)
     _check_size(context, group, member)

@@ -207,8 +207,8 @@ def watch_for_first_request(ours: LogAndState, tick_interval_ms: int) -> FirstRe
 
 
 def last_append_ms(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> int:
-    """Return the latest append time before these offsets in ms, 0 if retention has deleted all of these
-    records.
+    """Return the latest append time in ms of the last records before `ends`, or 0 if retention has deleted
+    all of them.
     """
     wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
     with TopicReader(client_config) as reader:

@@ -66,7 +66,7 @@ def claim_of(
     checkpoint: str | None = None,
     above_epoch: int = 0,
 ) -> Claim:
-    """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
+    """Return this process's claim for the state in `folder`, or in `checkpoint` if that is elsewhere.
 
     `TopicsOwnership.claim` sets its epoch, above that of the claim in force and above `above_epoch`.
     """

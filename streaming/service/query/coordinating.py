@@ -307,7 +307,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return f"no batch was committed for {STANDSTILL_S:.0f} s"
 
     def alarms(self) -> Iterable[str | None]:
-        """Return the ticker's alarm, and those of other parts."""
+        """Return the alarm of the ticker, and the alarms of other parts."""
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"
@@ -353,8 +353,8 @@ class CoordinatorsQuery(SupervisedQuery):
             report_lost(self._ours, self._options.folder, error)
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Record the failure. From the second failure on, a worker that dies leaves a note of the request
-        that it handled.
+        """Record the failure. Return what workers that died were handling, as far as they noted it. Workers
+        note it from the second such failure on.
         """
         has_died = WORKER_DIED in error
         interrupted = take_unfinished_notes(self._notes_prefix) if has_died else []

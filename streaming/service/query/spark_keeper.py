@@ -203,8 +203,8 @@ INTERVAL_S = 20
 
 
 class Rehearsal(Startable):
-    """A rehearsal from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it
-    again.
+    """A rehearsal from `start` to `stop`. After a failure, a takeover takes longer until `check` has started
+    the rehearsal again.
 
     `folder` is the standby's own. `check` returns soon after `stopping` is set.
     """

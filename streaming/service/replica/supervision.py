@@ -130,7 +130,7 @@ class Replica:
         return self._report().loss
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
-        """Replace the replica with one that has these outages, seeded in a thread."""
+        """Replace the replica with one that has these outages. A thread seeds the new replica."""
         self._start(_Plan(spark, outages))
 
     def stand_by(self, spark: SparkSource) -> None:

@@ -79,7 +79,7 @@ class _ConsumerRecord(Struct, frozen=True):
 
 
 class _GroupRecord(Struct, frozen=True):
-    """The fields used of a record of the groups topic."""
+    """The used fields of a record of the groups topic."""
 
     consumer: _ConsumerRecord | None = None
 

@@ -34,8 +34,8 @@ class _ConsumerRecord(Struct, frozen=True):
 
 
 class _GroupRecord(Struct, frozen=True):
-    """The fields used of a record of the groups topic. A classic group has `wanted_topics` if it needs them
-    for its conversion (row MI14).
+    """The used fields of a record of the groups topic. A classic group has `wanted_topics` if it needs these
+    topics for its conversion (row MI14).
     """
 
     consumer: _ConsumerRecord | None = None

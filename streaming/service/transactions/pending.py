@@ -99,7 +99,9 @@ class PendingTransactions:
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
-        """Find the marker of a new entry among those already read, or read again from its position."""
+        """Find the marker of a new entry among the markers already read. If they begin after the entry's
+        position, read again from there.
+        """
         pending = entry.pending
         partition = self._partitions.get(pending.txn_partition)
         if partition is None:
