@@ -35,7 +35,7 @@ class SupervisedBroker(BackgroundThread):
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for clients. A restarted broker keeps it."""
+        """``host:port`` for clients. It stays the same when the broker is restarted."""
         return self._broker.bootstrap_servers
 
     @property

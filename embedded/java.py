@@ -128,7 +128,7 @@ def retrieve(
     transitive: bool,
 ) -> None:
     """Put the jars of these artifacts into a folder, named ``artifact-version.jar``, and
-    ``artifact-version-classifier.jar`` where an artifact has several.
+    ``artifact-version-classifier.jar`` if an artifact has several jars.
 
     ``home`` keeps Ivy's own files (its settings and its cache of downloads). Raises `IvyFailed` or
     `embedded.java.JavaNotFound`.

@@ -175,7 +175,7 @@ class RunningGateway:
         return self._call(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
-        """Accept no more connections, and wait until the open ones have ended, for at most this time."""
+        """Accept no more connections, and wait for at most `timeout_s` until all connections have ended."""
         try:
             self._call(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
         except TimeoutError:

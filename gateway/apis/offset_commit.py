@@ -64,7 +64,7 @@ class ValidPartitions:
                 valid = [p for p in some if named.has(p.partition_index)]
                 if len(valid) < len(some):
                     indexes = (p.partition_index for p in some if not named.has(p.partition_index))
-                    self.outcomes.add_all(named, indexes, named.missing)
+                    self.outcomes.add_all(named, indexes, named.missing_error)
                 existing += valid
                 yield
             if existing:

@@ -210,7 +210,7 @@ async def _in_requested_order(
     topics = []
     for known, topic in zip(found, wanted, strict=True):
         if known.topic is None:
-            partitions = await slices.each(partial(_no_offset, known.missing), topic.partition_indexes)
+            partitions = await slices.each(partial(_no_offset, known.missing_error), topic.partition_indexes)
         else:
             partitions = await slices.each(asdict, next(answers).partitions)
         topics.append({"topic_id": known.topic_id, "partitions": partitions})

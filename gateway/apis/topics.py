@@ -55,7 +55,7 @@ class NamedTopic(Struct, frozen=True):
         return self.name or self.topic_id
 
     @property
-    def missing(self) -> GatewayError:
+    def missing_error(self) -> GatewayError:
         """The error of partitions that do not exist."""
         is_unknown_id = self.topic is None and self.by_id
         return GatewayError.UNKNOWN_TOPIC_ID if is_unknown_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION

@@ -324,8 +324,8 @@ class DeliveryCounts:
         self._since_ms = now_ms
 
     def row(self, partition: PartitionKey, member_id: str) -> Counted:
-        """Return the counts of this member and this partition, or those of all other pairs without
-        capacity.
+        """Return the counts of this member and this partition. Without capacity, return the sum for other
+        pairs.
         """
         key = (*partition, member_id)
         found = self._rows.get(key)

@@ -19,15 +19,15 @@ _HANDSHAKE = b"\x16"
 """The first byte of a TLS client: the type of a record of the handshake."""
 
 MakeStream = Callable[[Endpoints | None], SecuredStream]
-"""Makes the stream of a client, whose load balancer has reported these endpoints."""
+"""Builds the stream of a client from the endpoints that a load balancer has reported, or from None."""
 
 
 class ConnectionEntry:
     """The entry of all connections to a gateway's listeners.
 
-    With `tls` clients have to use TLS, and if it `is_permissive` they may. Connections from `proxies` have to
-    begin with a header of the PROXY protocol. A client that does not send its first bytes, or complete its
-    handshake, within `timeout_s` is disconnected.
+    With `tls` clients have to use TLS. If `is_permissive`, they may also use plain text. Connections from
+    `proxies` have to begin with a header of the PROXY protocol. A client that does not send its first bytes
+    or complete its handshake within `timeout_s` is disconnected.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class ConnectionEntry:
         self.refused = RateLimitedWarning("a connection was closed", "connections")
 
     def protocol(self, make: MakeStream) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection. `make` builds its stream when it has entered."""
+        """Return the protocol of a new connection. `make` builds its stream when the connection has
+        entered.
+        """
         if self.proxies or (self.tls is not None and self.is_permissive):
             return _FirstBytes(self, make)
         if self.tls is not None:
@@ -83,7 +85,9 @@ class _FirstBytes(Protocol):
         self._timer = loop.call_later(self._entry.timeout_s, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Read the header, if there has to be one, and enter when the first byte of the client is here."""
+        """Read the load balancer's header if it is due, and enter when the client's first byte has
+        arrived.
+        """
         self._received += data
         if self._is_header_due:
             try:

@@ -26,8 +26,8 @@ class InvalidProxyHeader(ConnectionError):
 
 
 class ProxyHeader(NamedTuple):
-    """A header of `length` bytes. `endpoints` are the client's address and the one that it connected to, or
-    None if the header has none: the connection is the load balancer's own, such as a check.
+    """A header of `length` bytes. `endpoints` are the client's address, and the address that the client
+    connected to. They are None for a connection of the load balancer itself, such as a check.
     """
 
     endpoints: Endpoints | None
@@ -109,11 +109,11 @@ def _read_binary(data: bytes) -> ProxyHeader | None:
 def proxy_header(endpoints: Endpoints) -> bytes:
     """Return the header about a client's connection: version 1 for IPv4, 2 for IPv6.
 
-    RocketMQ's servers detect it by themselves. Source: NettyRemotingServer.HandshakeHandler.
+    RocketMQ's servers detect the header by themselves. Source: NettyRemotingServer.HandshakeHandler.
     """
     (host, port), (own_host, own_port) = endpoints
     if ip_address(host).version == 4:
         return f"PROXY TCP4 {host} {own_host} {port} {own_port}\r\n".encode()
     # The name of an interface (%eth0) has no place in the header.
-    hosts = (ip_address(one.partition("%")[0]).packed for one in (host, own_host))
+    hosts = (ip_address(text.partition("%")[0]).packed for text in (host, own_host))
     return _FIXED.pack(_SIGNATURE, _PROXY, _TCP6, _OF_TCP6.size) + _OF_TCP6.pack(*hosts, port, own_port)

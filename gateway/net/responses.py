@@ -73,7 +73,7 @@ class QuotaMeter:
         return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}
 
     def _bucket_of(self, principal: str, client_id: str | None) -> TokenBucket | None:
-        """Return the bucket of the client's quota, or None if it has none."""
+        """Return the bucket of the client's quota, or None if the client has no quota."""
         quotas = self._quotas
         wanted = quotas.version, principal, client_id
         if wanted != self._bucket_key:

@@ -30,11 +30,11 @@ _BARRIER_TIMEOUT_MS = 3_000
 _CLOSE_TIMEOUT_S = 5.0
 _RETRY_S = 1.0
 _CLOSED_MAX = 1_000
-"""Connections in one record, which bounds its size."""
+"""The maximum number of connections in one record, which limits the record's size."""
 
 
 class RequestFields(TypedDict):
-    """The fields of every request: see `kafka_why.contract.rocketmq.requests.Request`."""
+    """The fields of every request (`kafka_why.contract.rocketmq.requests.Request`)."""
 
     group_id: str
     connection: str
@@ -45,7 +45,7 @@ class RequestFields(TypedDict):
 
 
 class ConnectionMessages:
-    """The coordinator's messages to connections, on their way from the thread that reads them to the event
+    """A queue of the coordinator's messages to connections, from the thread that reads them to the event
     loop. It is the listener of a `CoordinatorClient`.
     """
 
@@ -56,7 +56,7 @@ class ConnectionMessages:
         self._deliver: Callable[[AnyToConnection], None] | None = None
 
     def __call__(self, message: AnyToConnection) -> None:
-        """Queue a message. Messages that come before `start` are for connections of an earlier start."""
+        """Queue a message. Messages before `start` are for connections of an earlier start, and dropped."""
         if self._loop is None:
             return
         self._messages.append(message)
@@ -71,13 +71,13 @@ class ConnectionMessages:
 
     def _dispatch(self) -> None:
         assert self._deliver is not None
-        self._is_woken = False  # before the drain: a message that comes from now on wakes the loop again
+        self._is_woken = False  # before the drain, so that later messages wake the loop again
         while self._messages:
             self._deliver(self._messages.popleft())
 
 
 class CoordinatorRequests:
-    """Requests and records of one gateway to the coordinator. Belongs to the event loop."""
+    """Requests and records of one gateway to the coordinator. Use it on the event loop's thread."""
 
     def __init__(self, client: CoordinatorClient, backend: CoordinatorBackend) -> None:
         self._client = client
@@ -87,7 +87,7 @@ class CoordinatorRequests:
         """The connections that have ended in this turn of the event loop, by group and reason."""
 
     def about(self, group_id: str, client_id: str, connection: str, broker: str) -> RequestFields:
-        """Return the fields of a request, with a new correlation id."""
+        """Return the fields of a request about a group, with a new correlation id."""
         return RequestFields(
             group_id=group_id,
             connection=connection,
@@ -102,20 +102,20 @@ class CoordinatorRequests:
         return self._backend.header(group_id, api_version, client_id, "", ANONYMOUS)
 
     def send(self, request: AnyRequest[R], timeout_ms: int = ANSWER_TIMEOUT_MS) -> asyncio.Future[R]:
-        """Send a request. The future of its response gets one without an id in `request` if there is none,
-        and a log line has the reason.
+        """Send a request. If no response comes, the future gets a response with an empty `request`, and the
+        reason is logged.
         """
         return self._backend.send(request, timeout_ms)
 
     async def append(self, record: Unanswered) -> bool:
-        """Append a record without an answer. Return False if that failed, and a log line has the reason."""
+        """Append a record that gets no answer. If that fails, log the reason and return False."""
         return await self._backend.append(record)
 
     def close_connection(self, group_id: str, connection: str, reason: str) -> None:
-        """Append CONNECTION_CLOSED, after all that was sent before, and try again until it is in the log.
+        """Append CONNECTION_CLOSED after all earlier records, and try again until it is in the log.
 
         The connections that end in one turn of the event loop are in one record, because each record notifies
-        all that are left. When a broker ends, all connections to it do.
+        all connections that are left. When a broker ends, all connections to it end.
         """
         if not self._closed:
             asyncio.get_running_loop().call_soon(self._append_closed)
@@ -139,15 +139,15 @@ class CoordinatorRequests:
     async def check(self) -> str | None:
         """Return the reason why the coordinator is not usable, or None."""
         if time.monotonic() - self._backend.answered_at_s <= _CHECK_AGE_MAX_S:
-            return None  # clients keep it busy
+            return None  # clients' requests have shown it
         header = self.header(_CHECKED_GROUP_ID, BARRIER_VERSION)
         answer = await self.send(DescribeGroup(**header), _CHECK_TIMEOUT_MS)
         is_away = not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
         return "the coordinator does not answer" if is_away else None
 
     async def wait_for_views(self) -> bool:
-        """Wait until the views have what was answered before. Return False if the coordinator does not
-        answer.
+        """Wait until the views have everything that was answered before. Return False if the coordinator does
+        not answer.
         """
         for group_ids in barrier_rounds(self._client.request_partitions):
             headers = [self.header(it, BARRIER_VERSION) for it in group_ids]

@@ -1,4 +1,6 @@
-"""The brokers of the cluster, as name servers have them, and the gateway's listener and port for each."""
+"""The brokers of the cluster, as name servers list them, and the gateway's listeners and port for each
+broker.
+"""
 
 import asyncio
 import json
@@ -15,17 +17,19 @@ from gateway.net.listener import CannotListen, port_of
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.remoting.answers import BrokerData
 
-# The addresses of brokers: the real ones, the gateway's port for each, and those that clients get.
+# The addresses of brokers: the real addresses, the gateway's ports, and the addresses that clients get.
 
 
 _STEP = 3
-"""A client with sendMessageWithVIPChannel connects to the port 2 below a broker's."""
+"""The step between the ports of brokers. A client with sendMessageWithVIPChannel connects to the port 2
+below.
+"""
 _PORTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A broker: its name, its id (0 is the master of its name, others are slaves), and its real address."""
+    """A broker: its name, its id (0 for the master of the name, else a slave's), and its real address."""
 
     name: str
     id: int
@@ -64,7 +68,8 @@ class AddressTemplate:
         self, brokers: Iterable[BrokerAddress], ports: Mapping[BrokerAddress, int]
     ) -> dict[BrokerAddress, Address]:
         """Return the addresses of `brokers`. `ports` are the gateway's ports for all brokers, in the order in
-        which it got to know them. Raises ValueError if a broker has no address, or that of an earlier one.
+        which the gateway found them. Raises ValueError if a broker has no address, or the address of an
+        earlier broker.
         """
         owners: dict[str, BrokerAddress] = {}
         for broker, port in ports.items():
@@ -95,10 +100,11 @@ def parse_broker_port(text: str) -> tuple[str, int]:
 
 
 class BrokerPorts:
-    """The gateway's port for each broker, by name and id. They are kept in `file`, because a client keeps an
-    address for as long as its route has it. `pinned` ports are never others.
+    """The gateway's port for each broker, by name and id. The ports are stored in `file`, because a client
+    uses an address for as long as its route has it. `pinned` ports never change.
 
-    New ports are `first_port`, and those above it in steps of 3. If that is 0, the system chooses them.
+    New ports are `first_port`, and those above it in steps of 3. If `first_port` is 0, the system chooses
+    them.
     """
 
     def __init__(self, first_port: int, file: Path | None = None, pinned: Mapping[str, int] | None = None):
@@ -146,7 +152,7 @@ def _read(file: Path) -> dict[str, int]:
     """Read a file of ports. Raises OSError, and ValueError if its content is something else."""
     ports = json.loads(file.read_text())
     if not isinstance(ports, dict) or not all(
-        isinstance(one, int) and 0 < one <= MAX_PORT for one in ports.values()
+        isinstance(port, int) and 0 < port <= MAX_PORT for port in ports.values()
     ):
         raise ValueError(f"{file} has no ports of brokers")
     return ports
@@ -170,8 +176,8 @@ class _Entry:
 
 
 class BrokerTable:
-    """The brokers with their ports. `on_moved` gets the addresses that a broker no longer has, `is_used`
-    tells whether clients are connected to a broker's port.
+    """The brokers with their ports. `on_moved` is called with a broker and the address that it no longer has.
+    `is_used` returns True if clients are connected to a broker's port.
     """
 
     def __init__(
@@ -210,9 +216,9 @@ class BrokerTable:
         return all(server.is_serving() for entry in self._entries.values() for server in entry.servers)
 
     async def ports_of(self, brokers: Iterable[BrokerAddress]) -> Mapping[BrokerAddress, int]:
-        """Return the port of each broker. Opens a new one for a broker that has none. Raises OSError."""
+        """Return the port of each broker, and open a new port for a broker that has none. Raises OSError."""
         found: dict[BrokerAddress, int] = {}
-        for broker in sorted(brokers, key=lambda one: (one.name, one.id)):
+        for broker in sorted(brokers, key=lambda it: (it.name, it.id)):
             entry = self._entries.get(str(broker))
             if entry is None:
                 async with self._opening:
@@ -241,10 +247,11 @@ class BrokerTable:
         raise error
 
     async def refresh(self, brokers: list[BrokerAddress]) -> None:
-        """Take over all brokers of the cluster. Raises OSError.
+        """Update the table with all brokers of the cluster. Raises OSError.
 
-        A broker whose name is there with other addresses only has ended: its connections are closed. If its
-        name is gone, too, the name server may have restarted, and the broker registers again.
+        If `brokers` has a known broker's name, but not its address, the broker has ended, and its connections
+        are closed. If the name is gone, too, the name server may have restarted, and the broker registers
+        again.
         """
         await self.ports_of(brokers)
         addresses: dict[str, set[str]] = {}
@@ -261,7 +268,7 @@ class BrokerTable:
                 self._ports.forget(name)
 
     def stop_listening(self, name: str) -> bool:
-        """Refuse connections to a broker, until `listen_again`. Return False if they are refused already."""
+        """Refuse connections to a broker until `listen_again`. Return False if they are already refused."""
         entry = self._entries.get(name)
         if entry is None or not entry.servers:
             return False

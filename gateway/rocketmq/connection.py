@@ -1,5 +1,5 @@
-"""Clients' connections to the gateway as a name server, and to its ports of brokers, where requests about
-groups are answered, and all others pass.
+"""Clients' connections to the gateway as a name server, and to its ports of brokers. At a broker's port the
+gateway answers requests about groups, and passes all other requests.
 """
 
 from asyncio import Future
@@ -24,7 +24,7 @@ from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
 
-# The role of a name server: requests pass to a real one, and answers have the gateway's addresses.
+# The role of a name server: requests pass to a real name server, and answers have the gateway's addresses.
 
 
 REFUSED_CODES = frozenset(
@@ -33,7 +33,7 @@ REFUSED_CODES = frozenset(
         *(RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION),
         *(RequestCode.GET_BROKER_MEMBER_GROUP, RequestCode.BROKER_HEARTBEAT),
         *range(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, RequestCode.CONTROLLER_APPLY_BROKER_ID + 1),
-        # Of administrators: a name server lets everybody do it.
+        # Of administrators: a name server allows them to everybody.
         *(RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG),
         *(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RequestCode.DELETE_TOPIC_IN_NAMESRV),
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
@@ -46,8 +46,8 @@ _ROUTES_UNANSWERED_MAX = 4_096
 unmapped_routes = RateLimitedWarning("the addresses of a route cannot be mapped", "routes")
 
 MapAddresses = Callable[[list[BrokerAddress], str], Awaitable[Mapping[str, str]]]
-"""Returns the advertised address for each real one, for a client that is connected to this host of the
-gateway. Raises OSError or ValueError if there is none.
+"""Returns the advertised address for each real address of these brokers, for a client that is connected to
+this host of the gateway. Raises OSError or ValueError if a broker has no advertised address.
 """
 
 
@@ -124,7 +124,7 @@ class NameServerConnection(JoinedConnection):
             advertised = await self._map_addresses(found_brokers(code, body), self.client.own_host)
             rewritten = rewrite_addresses(body, advertised.__getitem__)
         except (MalformedFrame, OSError, ValueError, KeyError) as error:
-            # Unchanged it would lead the client around the gateway.
+            # With the real addresses, the client would connect to the brokers directly.
             unmapped_routes.add(client=self.peer, error=str(error))
             remark = f"the gateway cannot map the addresses of this route: {error}"
             self.send(encode_frame(response_to(header, ResponseCode.SYSTEM_ERROR, remark)))
@@ -143,21 +143,21 @@ def goes_away(header: Header) -> bool:
 
 
 class BrokerSession(Protocol):
-    """The session of a client connection at a broker: see `gateway.rocketmq.session`."""
+    """The session of a client connection at a broker (`gateway.rocketmq.session`)."""
 
-    def takes_bytes(self, code: int) -> int:
-        """Return the bytes that a frame for `answer` may have, 0 for requests that pass."""
+    def frame_max_bytes(self, code: int) -> int:
+        """Return the maximum size of a frame for `answer`, or 0 if requests of this code pass."""
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
         """Return the response frame, or None if there is none."""
 
-    async def closed(self, reason: str) -> None:
-        """Note that the connection has ended."""
+    async def end(self, reason: str) -> None:
+        """Remove the connection, which has ended, from its groups."""
 
 
 OpenSession = Callable[[str, Callable[[bytes], None], Callable[[str], None]], BrokerSession]
-"""Makes the session of a connection: from the client's address, the function that sends the client a frame,
-and the one that closes the connection for a reason.
+"""Builds the session of a connection from the client's address, the function that sends a frame to the
+client, and the function that closes the connection for a reason.
 """
 
 BETWEEN_BROKERS = frozenset(
@@ -170,23 +170,23 @@ BETWEEN_BROKERS = frozenset(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,  # with force
     }
 )
-"""Requests that brokers send each other, refused by default."""
+"""Requests that brokers send to each other, which are refused by default."""
 
 _STATIC_TOPIC = int(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
 _NOTIFY, _UNREGISTER = int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED), int(RequestCode.UNREGISTER_CLIENT)
 _IN_FLIGHT_MAX = 64
 _IN_FLIGHT_MAX_BYTES = MIB
-# Twice what a client has under way at most (com.rocketmq.remoting.clientAsyncSemaphoreValue).
+# Twice the maximum that a client has under way (com.rocketmq.remoting.clientAsyncSemaphoreValue).
 _UNANSWERED_MAX = 131_072
 
 failures = RateLimitedWarning("a request failed", "requests", level="error")
 
 
 class BrokerConnection(JoinedConnection):
-    """A client's connection joined with one to a broker.
+    """A client's connection joined with a connection to a broker.
 
-    An opaque number belongs to one request until the broker has answered it, so no answer is mistaken for
-    that to another request.
+    An opaque number belongs to one request until the broker has answered it, so no answer is mistaken for the
+    answer to another request.
     """
 
     role = "broker"
@@ -204,28 +204,29 @@ class BrokerConnection(JoinedConnection):
         self._open_session = open_session
         self._refused = refused
         self._session: BrokerSession | None = None
-        self._takes_bytes: Callable[[int], int] = _nothing
+        self._frame_max_bytes: Callable[[int], int] = _pass_all
         self._unanswered: dict[int, int] = {}
         """The codes of requests at the broker, by opaque."""
         self._repeated: dict[int, int] = {}
         """The number of further requests with the same opaque, which a client has sent again."""
         self._asked: dict[int, Future[tuple[Header, bytes]]] = {}
+        """The futures of the broker's answers for the gateway, by opaque."""
         self._in_flight = self._in_flight_bytes = 0
 
     def joined(self) -> None:
         """Open the session."""
         peer, _ = self.client.endpoints
         self._session = self._open_session(str(Address(*peer)), self.send, self._close)
-        self._takes_bytes = self._session.takes_bytes
+        self._frame_max_bytes = self._session.frame_max_bytes
 
     def note_end(self, why: Exception) -> None:
         """Close the session."""
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ConnectionResetError(str(why)))
-                asked.exception()  # nothing may wait for it
+                asked.exception()  # retrieved here, because perhaps nothing waits for it
         if self._session is not None:
-            self.parts.start(self._session.closed(str(why)))
+            self.parts.start(self._session.end(str(why)))
 
     def _close(self, reason: str) -> None:
         self.end(ClosedByCoordinator(reason))
@@ -233,7 +234,7 @@ class BrokerConnection(JoinedConnection):
     # From the client.
 
     def decide_request(self, header: Header, frame_bytes: int) -> FrameHandling:
-        """Hold a request about groups, and pass others unless they are refused."""
+        """Hold a request about groups, and pass other requests unless they are refused."""
         if header.is_response:
             return FrameHandling.FORWARD
         code = header.code
@@ -241,7 +242,7 @@ class BrokerConnection(JoinedConnection):
             return self.refuse(header, ResponseCode.GO_AWAY, "the gateway is about to stop")
         if header.opaque in self._asked:
             raise MalformedFrame(f"opaque {header.opaque} is that of an unanswered request")
-        if max_bytes := self._takes_bytes(code):
+        if max_bytes := self._frame_max_bytes(code):
             if frame_bytes > max_bytes:
                 raise MalformedFrame(f"a request {code} of {frame_bytes} bytes")
             return FrameHandling.HOLD
@@ -289,8 +290,8 @@ class BrokerConnection(JoinedConnection):
         self.resume()
 
     async def _ask(self, header: Header, frame: bytes) -> tuple[Header, bytes]:
-        """Return the broker's answer to a request of the client. Raises ConnectionError if the connection
-        ends before.
+        """Pass a held request to the broker, and return the broker's answer. Raises ConnectionError if the
+        connection ends before.
         """
         if self.ended.done():
             raise ConnectionResetError("the connection has ended")
@@ -310,7 +311,9 @@ class BrokerConnection(JoinedConnection):
     # From the broker.
 
     def decide_answer(self, header: Header, frame_bytes: int) -> FrameHandling:
-        """Hold what the gateway has asked, drop the broker's own notifications, and pass all else."""
+        """Hold answers that the gateway waits for, drop the broker's own notifications, and pass all other
+        frames.
+        """
         if header.is_response:
             opaque = header.opaque
             if opaque in self._asked:
@@ -333,17 +336,17 @@ class BrokerConnection(JoinedConnection):
             del self._unanswered[opaque]
 
     def take_answer(self, header: Header, frame: bytes, body_at: int) -> None:
-        """Give the broker's answer to the request that waits for it, if one still does."""
+        """Give the broker's answer to the request that waits for it, unless it no longer waits."""
         asked = self._asked.pop(header.opaque)
         self.parts.counts.responses[self._unanswered.pop(header.opaque), header.code] += 1
         if not asked.done():
             asked.set_result((header, frame[body_at:]))
 
-    # What bounds the requests that are answered here.
+    # Limits on the requests that the gateway answers.
 
     @property
     def owes_much(self) -> bool:
-        """True if no more requests may be taken for now."""
+        """True if the gateway takes no more requests for now."""
         return (
             self._in_flight >= _IN_FLIGHT_MAX
             or self._in_flight_bytes >= _IN_FLIGHT_MAX_BYTES
@@ -352,7 +355,7 @@ class BrokerConnection(JoinedConnection):
 
     @property
     def owed_bytes(self) -> int:
-        """The bytes of requests that are not answered."""
+        """The bytes of the requests that the gateway has not answered."""
         return self._in_flight_bytes
 
 
@@ -366,5 +369,5 @@ def _is_forced(header: Header) -> bool:
     return header.ext_fields.get("force", "").lower() == "true"
 
 
-def _nothing(_: int) -> int:
+def _pass_all(_: int) -> int:
     return 0

@@ -1,4 +1,4 @@
-"""A client's connection to a broker port, its requests about groups that it waits for, and their order."""
+"""A client's connection to a broker port, the client's requests about groups, and their order."""
 
 import asyncio
 import time
@@ -21,12 +21,12 @@ _NAME_MAX_LENGTH = 255
 R = TypeVar("R", bound=Response)
 
 AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
-"""Sends the client's own bytes up, and returns the broker's answer. Raises ConnectionError."""
+"""Passes the client's own bytes to the broker, and returns the broker's answer. Raises ConnectionError."""
 
 
 class ConnectedClient(NamedTuple):
-    """A client's connection to a broker port, by a name that no other connection has ever had. `send` writes
-    a frame to the client, and `close` ends the connection for a reason.
+    """A client's connection to a broker port. `connection` is its name, which no other connection has ever
+    had. `send` writes a frame to the client, and `close` ends the connection for a reason.
     """
 
     connection: str
@@ -45,8 +45,8 @@ class Exchange:
         self._ask_broker = ask_broker
         self._arrived_at_s = time.monotonic()
 
-    def field(self, field: str) -> str:
-        """Return a field of the header that the request must have. Raises MalformedFrame."""
+    def required_field(self, field: str) -> str:
+        """Return a field that the request's header must have. Raises MalformedFrame."""
         if (value := self.request.ext_fields.get(field)) is None:
             raise MalformedFrame(f"the custom field <{field}> is null")
         if len(value) > _NAME_MAX_LENGTH:
@@ -54,15 +54,15 @@ class Exchange:
         return value
 
     async def ask_broker(self, until_s: float | None = ANSWER_WAIT_S) -> tuple[Header, bytes]:
-        """Return the broker's answer. Raises ConnectionError, and TimeoutError at this time after the
-        request's arrival.
+        """Return the broker's answer. Raises ConnectionError, and TimeoutError if none has come `until_s`
+        after the request's arrival.
         """
         async with asyncio.timeout(None if until_s is None else max(self._left_s(until_s), 0)):
             return await self._ask_broker()
 
-    async def settled(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
-        """Wait for responses until this time after the request's arrival. Return True if all have come. The
-        others are not given up.
+    async def wait_for(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
+        """Wait for the coordinator's responses until `until_s` after the request's arrival. Return True if
+        all have come. Responses that are still missing are not cancelled.
         """
         if not (futures := list(asked)):
             return True
@@ -81,11 +81,12 @@ class Exchange:
 
 
 class GroupOrder:
-    """Turns of requests about groups: a turn begins when the earlier turns about its groups have ended.
+    """The turns of requests about groups. A turn begins when all earlier turns about the same groups have
+    ended.
 
-    A request takes its turn when it arrives, and ends it when its records are sent to the coordinator. So the
-    records about a group are in the log in the order of the requests, and a request that waits for a broker
-    holds up no other group.
+    A request takes its turn when it arrives, and ends the turn when its records are sent to the coordinator.
+    So the records about a group are in the log in the order of the requests, and a request that waits for a
+    broker delays only requests about its own groups.
     """
 
     def __init__(self) -> None:
@@ -93,8 +94,8 @@ class GroupOrder:
 
     @asynccontextmanager
     async def turn(self, group_ids: Iterable[str]) -> AsyncIterator[None]:
-        """Wait for the turn of a request about these groups, and end it with the block. The order is that of
-        the calls.
+        """Wait for the turn of a request about these groups, and end the turn with the block. Turns are in
+        the order of the calls.
         """
         groups, ended = dict.fromkeys(group_ids), asyncio.Event()
         earlier = {self._last[group_id] for group_id in groups if group_id in self._last}
@@ -112,21 +113,21 @@ class GroupOrder:
 
 # Split of a client's heartbeat for all its groups into one record for each group.
 #
-# Each group has its own state under its own key, so a message with several groups cannot reach them. Each
-# group keeps its own time of the last heartbeat. In RocketMQ the groups of one heartbeat share that time: a
-# group that later heartbeats of the connection omit lives on there, and expires here.
+# Each group has its own state under its own key, so a record with several groups cannot reach them. Each
+# group stores the time of its own last heartbeat. In RocketMQ the groups of a connection share that time: a
+# group that later heartbeats of the connection omit lives on in RocketMQ, and expires here.
 #
 # Source: ClientManageProcessor.java, HeartbeatData.java.
 
 
 CLIENT_INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
-"""The producer group of every Java client. It gets no records: one key would have all heartbeats of all
-clients, and nothing looks for it there.
+"""The producer group of every Java client. It gets no records, because one key would have the heartbeats of
+all clients, and nothing needs them.
 """
 
 
 class ConnectionFields(TypedDict):
-    """The fields of a heartbeat that say where its connection is."""
+    """The fields of a heartbeat about its connection."""
 
     client_address: str
     gateway: str
@@ -140,8 +141,8 @@ def split_heartbeat(
     gateway: ConnectionFields,
     group_configs: Mapping[str, SubscriptionGroupConfig | None],
 ) -> list[RegisterConsumer | RegisterProducer]:
-    """Return one request for each group, consumers first. `about` makes the fields of a group id and client
-    id.
+    """Return one request for each group, consumers first. `about` returns the common fields for a group id
+    and a client id.
     """
     common: dict[str, Any] = {
         "heartbeat_fingerprint": heartbeat.heartbeat_fingerprint,

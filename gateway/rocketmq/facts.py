@@ -1,5 +1,5 @@
-"""Facts of the RocketMQ cluster in requests to the coordinator: the configurations of groups, and the queues
-of topics. The gateway asks for them on connections of its own.
+"""Facts of the RocketMQ cluster for requests to the coordinator: the configurations of groups, and the queues
+of topics. The gateway requests them on separate connections.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from kafka_why.remoting.frames import Header
 from kafka_why.remoting.strict_json import MalformedFrame
 
 VALID_S = 30.0
-"""The time for which a fact is used again. It is that of RocketMQ's own polls of routes."""
+"""The time for which a fact is cached, the same as between a RocketMQ client's polls of routes."""
 TIMEOUT_S = 1.0
 """The time for which a client's request waits for a fact."""
 SERVER_TIMEOUT_S = 5.0
-"""The time in which a server has to answer. The fact is then there for the next request."""
+"""The time in which a server has to answer. A late fact is cached for the next request."""
 ENTRIES_MAX = 20_000
-"""A bound, because clients choose the names."""
+"""The maximum number of cached facts of a kind, because clients choose the names."""
 
 _READABLE = 4
 """PermName.PERM_READ"""
@@ -45,7 +45,7 @@ FACT_CHANGES = ROUTE_CHANGES | {
 """The requests after which facts may have changed."""
 
 _ACL_SETTINGS = frozenset(("authenticationEnabled=true", "authorizationEnabled=true", "aclEnable=true"))
-"""Of ACL 2.0 and 1.0. Source: AuthConfig.java, and BrokerConfig.java of 5.2."""
+"""The settings that switch on ACL 2.0 or 1.0. Source: AuthConfig.java, and BrokerConfig.java of 5.2."""
 
 _FAILURES = (OSError, TimeoutError, MalformedFrame)
 
@@ -55,14 +55,14 @@ T = TypeVar("T")
 
 
 class TimedCache(Generic[K, V]):
-    """A cache of what `fetch` returns, for VALID_S. None and errors are not cached."""
+    """A cache of the results of `fetch`, for VALID_S. None and errors are not cached."""
 
     def __init__(self, fetch: Callable[[K], Awaitable[V | None]]) -> None:
         self._fetch = fetch
         self._fetched: dict[K, tuple[float, asyncio.Future[V | None]]] = {}
 
     async def get(self, key: K) -> V | None:
-        """Return the value of a key. Concurrent calls share one fetch. Raises what `fetch` raises, and
+        """Return the value of a key. Concurrent calls share one fetch. Raises the errors of `fetch`, and
         TimeoutError after TIMEOUT_S.
         """
         began_s, value = self._fetched.get(key, (0.0, None))
@@ -86,8 +86,8 @@ class TimedCache(Generic[K, V]):
 
 
 class ClusterFacts:
-    """The facts of one cluster, cached. A fact that cannot be had is logged, and the request is sent without
-    it.
+    """The cached facts of one cluster. If a fact is not available, a warning is logged, and a default is
+    returned.
     """
 
     def __init__(
@@ -115,17 +115,23 @@ class ClusterFacts:
         )
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return the readable queues of a topic at all its brokers, or None if its route is not known."""
+        """Return the readable queues of a topic at all its brokers, or None if its route is not known.
+
+        The answer can be from the cache.
+        """
         return await self._or_default(None, self._topic_queues.get(topic), RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
     async def fetch_topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return the same from a name server, for which no client's request waits."""
+        """Ask a name server, not the cache, for the readable queues of a topic. None: its route is not known.
+
+        Call this only where no client's request waits for the answer.
+        """
         return await self._or_default(
             None, self._fetch_topic_queues(topic), RequestCode.GET_ROUTEINFO_BY_TOPIC
         )
 
     async def has_acls(self, address: str) -> bool:
-        """Return True unless the broker of this address is known not to authenticate its clients."""
+        """Return False if the broker of this address is known to have no ACLs, else True."""
         code = RequestCode.GET_BROKER_CONFIG
         return await self._or_default(True, self._has_acls.get(address), code, broker=address) is not False
 
@@ -135,7 +141,7 @@ class ClusterFacts:
         return await self._or_default({}, self._fetch_request_modes(address, code), code, broker=address)
 
     async def _or_default(self, default: T, fact: Awaitable[T], code: RequestCode, **where: str) -> T:
-        """Return the fact that a request with this code brings, or the default if it cannot be had."""
+        """Return the fact, or the default if its request, which has this code, fails."""
         try:
             return await fact
         except _FAILURES as error:
@@ -191,7 +197,7 @@ class ClusterFacts:
         )
 
     async def _invoke_any(self, code: int, ext_fields: dict[str, str]) -> tuple[Header, bytes]:
-        """Ask the first name server that answers."""
+        """Send a request to the first name server that answers, and return its response."""
         for address in self._name_servers[:-1]:
             try:
                 return await self._invoke(address, code, ext_fields)
@@ -200,7 +206,9 @@ class ClusterFacts:
         return await self._invoke(self._name_servers[-1], code, ext_fields)
 
     async def _invoke(self, address: str, code: int, ext_fields: dict[str, str]) -> tuple[Header, bytes]:
-        """Send a request, on a new connection if the known one has ended: servers close what is idle."""
+        """Send a request, on a new connection if the known connection has ended, because servers close idle
+        connections.
+        """
         is_known = address in self._clients
         client = await self._client(address)
         try:

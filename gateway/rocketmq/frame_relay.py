@@ -1,5 +1,5 @@
-"""The relay of one direction of a connection. Frames that pass are written on as their bytes arrive. No IO
-here.
+"""The relay of one direction of a connection, without IO. The bytes of frames that pass are written on as
+they arrive.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ _LENGTH_BYTES = 4
 
 
 class FrameHandling(Enum):
-    """The way of a frame."""
+    """The handling of a frame."""
 
     FORWARD = "its bytes are written on as they arrive"
-    HOLD = "it is kept until it is complete, and not written on"
+    HOLD = "it is buffered until it is complete, and not written on"
     DROP = "its bytes are discarded"
 
 
@@ -31,7 +31,7 @@ Take = Callable[[Header, bytes, int], None]
 
 
 class FrameRelay:
-    """The relay of one direction. `write` gets what passes, `take` gets held frames.
+    """The relay of one direction. `write` gets the bytes that pass, and `take` the held frames.
 
     With `is_trusted` a frame whose header cannot be read passes. Otherwise it is malformed.
     """
@@ -57,16 +57,16 @@ class FrameRelay:
         self._is_trusted = is_trusted
         self._unread = b""
         self._left = 0
-        """The bytes of the current frame that have not arrived."""
+        """The number of bytes of the current frame that have not arrived."""
         self._handling = FORWARD
         self._header: Header | None = None
         self._body_at = 0
         self._held: list[bytes] = []
         self.held_bytes = 0
-        """The bytes of the frame that is held in part."""
+        """The number of bytes of the incomplete held frame."""
         self._inserted: list[bytes] = []
         self.is_suspended = False
-        """While True, no further frame begins. `take` may set it. What arrives meanwhile is kept."""
+        """While True, no further frame begins, and bytes that arrive are buffered. `take` may set it."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -74,8 +74,8 @@ class FrameRelay:
         return bool(self._held or self._unread) and not self.is_suspended
 
     @property
-    def kept_bytes(self) -> int:
-        """The bytes that have arrived and are kept."""
+    def buffered_bytes(self) -> int:
+        """The number of bytes that have arrived and are buffered."""
         return self.held_bytes + len(self._unread)
 
     @property
@@ -100,7 +100,7 @@ class FrameRelay:
         if self._unread:
             data = self._unread + data
             self._unread = b""
-        at = since = 0  # what is between them passes, and is not written yet
+        at = since = 0  # the bytes from `since` to `at` pass, and are not written yet
         end = len(data)
         while at < end and not self.is_suspended:
             if not self._left and not self._begin(data, at):

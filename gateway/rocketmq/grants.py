@@ -1,8 +1,8 @@
 """The queue locks that the coordinator has granted to one connection.
 
-A client gives LOCK_BATCH_MQ 1,000 ms and drops a later answer. With the coordinator's own answers alone,
-no queue of an orderly group would be consumed while the coordinator takes longer than that. So late answers
-are kept, and the client's next request is answered from them.
+A client waits 1,000 ms for the answer to LOCK_BATCH_MQ, and drops a later answer. With the coordinator's
+answers alone, no queue of an orderly group would be consumed while the coordinator is slower than that. So
+late answers are stored, and the client's next request is answered from them.
 
 A client consumes a queue for 30 s after the answer to its lock (rocketmq.client.rebalance.lockMaxLiveTime),
 and the coordinator keeps a lock for 60 s after the request. So an answer from a grant is safe for less than
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kafka_why.contract.rocketmq.queues import MessageQueue
 
 GRANT_VALID_S = 25.0
-"""More than the 20 s between two renewals of a client, so that these do not wait for the coordinator."""
+"""More than the 20 s between two renewals of a client, so that renewals do not wait for the coordinator."""
 
 
 class LockHolder(NamedTuple):
@@ -26,8 +26,8 @@ class LockHolder(NamedTuple):
 
 
 class PendingLock:
-    """A lock request that the coordinator has not answered. `queues` are those that the client has not
-    unlocked since.
+    """A lock request that the coordinator has not answered. `queues` are the requested queues that the client
+    has not unlocked since.
     """
 
     __slots__ = ("asked_at_s", "holder", "queues")
@@ -39,18 +39,18 @@ class PendingLock:
 
 
 class QueueGrants:
-    """The locks granted to one connection, with the time of the request that led to each. Times are in
-    seconds of one clock.
+    """The locks granted to one connection, each with the time of its request. Times are in seconds of one
+    clock.
     """
 
     def __init__(self) -> None:
         self._asked_at_s: dict[tuple[LockHolder, MessageQueue], float] = {}
-        """In the order in which they were granted."""
+        """The time of the request for each granted lock, in the order of the grants."""
         self._pending: dict[PendingLock, None] = {}
 
     @property
     def pending(self) -> int:
-        """Return the number of lock requests that the coordinator has not answered."""
+        """The number of lock requests that the coordinator has not answered."""
         return len(self._pending)
 
     def granted(
@@ -65,14 +65,14 @@ class QueueGrants:
         )
 
     def ask(self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float) -> PendingLock:
-        """Return a request that is sent to the coordinator now. `settle` takes its answer."""
+        """Record a lock request that is sent to the coordinator now. Pass its answer to `settle`."""
         lock = PendingLock(holder, queues, now_s)
         self._pending[lock] = None
         return lock
 
     def settle(self, lock: PendingLock, locked: Collection[MessageQueue] | None) -> None:
-        """Take the coordinator's answer, however late it comes: the queues that the client holds now, or None
-        if there is no answer.
+        """Record the coordinator's answer to a lock request, however late it comes. `locked` are the queues
+        that the client holds now, or None if there is no answer.
         """
         self._pending.pop(lock, None)
         if locked is None:
@@ -86,7 +86,7 @@ class QueueGrants:
 
     def release(self, holder: LockHolder, queues: Collection[MessageQueue]) -> None:
         """Forget the grants of these queues, because the client unlocks them. Answers to earlier lock
-        requests do not count for them any more.
+        requests no longer grant these queues.
         """
         for queue in queues:
             self._asked_at_s.pop((holder, queue), None)

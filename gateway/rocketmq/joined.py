@@ -1,5 +1,5 @@
-"""A connection of a client joined with one to the server behind it: two streams, and a relay for each
-direction.
+"""A client's connection joined with a connection to the server behind the gateway: two streams, and a relay
+for each direction.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ OWN_RESPONSES_MAX_BYTES = 16 * MIB
 
 # A peer that has vanished is noticed after 30 s.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-# The time in which a side has to take the bytes that are on their way when the other side has ended.
+# The time in which a side has to read the remaining bytes after the other side has ended.
 _FLUSH_S = 5.0
 
 
@@ -51,14 +51,14 @@ class JoinedParts:
     background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def start(self, work: Awaitable[None]) -> None:
-        """Run this in a task."""
+        """Run `work` in a background task."""
         task = asyncio.ensure_future(work)
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
 
 class JoinedStream(Endpoint, asyncio.Protocol):
-    """One of the two streams of a connection. While `pauses` has reasons, nothing is read from it."""
+    """One of the two streams of a connection. While `pauses` has reasons, nothing is read from the stream."""
 
     __slots__ = ("_joined", "is_connected", "is_full", "pauses", "relay")
 
@@ -83,7 +83,7 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         _keep_alive(socket.get_extra_info("socket"))
         if self.pauses:
             transport.pause_reading()
-            # uvloop starts to read after `connection_made`, although that has paused it.
+            # uvloop starts to read after `connection_made`, although reading was paused there.
             asyncio.get_running_loop().call_soon(self._pause_again)
         self._joined.stream_connected(self)
 
@@ -92,11 +92,11 @@ class JoinedStream(Endpoint, asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Relay what has arrived."""
+        """Relay received bytes."""
         self._joined.received(self, data)
 
     def pause_writing(self) -> None:
-        """Read no more from the other side."""
+        """Stop reading from the other side, because this side does not read."""
         self.is_full = True
         self._joined.writing_changed(self)
 
@@ -114,14 +114,14 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         self._transport.write(data)
 
     def pause(self, reason: str, *, holds: bool) -> None:
-        """Stop reading for this reason, or continue if it was the only one."""
+        """Add the reason to pause reading if it holds, else remove it."""
         before = bool(self.pauses)
         (self.pauses.add if holds else self.pauses.discard)(reason)
         if self.is_connected and before != bool(self.pauses) and not self._transport.is_closing():
             (self._transport.pause_reading if holds else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Write what is on its way, for a short time, and close."""
+        """Write the remaining bytes, for a short time, and close."""
         if self.is_connected:
             self._transport.close()
             asyncio.get_running_loop().call_later(_FLUSH_S, self._transport.abort)
@@ -143,10 +143,10 @@ _JOINING, _HELD, _FULL, _BUSY = "joining", "held", "full", "busy"
 
 
 class JoinedConnection:
-    """A client's connection and the one to the server behind it. If either ends, both do. `ended` has the
-    reason.
+    """A client's connection, and the connection to the server behind the gateway. If either ends, both end.
+    `ended` has the reason.
 
-    `accept` is called when the client is connected. It calls `begin`, or ends the connection.
+    `accept` is called when the client is connected. It leads to a call of `join`, or ends the connection.
     """
 
     role = ""
@@ -196,7 +196,7 @@ class JoinedConnection:
     def note_end(self, why: Exception) -> None:
         """Note the end of a connection that was joined."""
 
-    # The way of a connection.
+    # The life of a connection.
 
     async def join(self, connect: Callable[[JoinedStream], Awaitable[None]]) -> None:
         """Connect to the server, and relay frames from then on."""
@@ -216,7 +216,7 @@ class JoinedConnection:
         self.resume()
 
     def stream_connected(self, stream: JoinedStream) -> None:
-        """Ask whether the client is accepted, when it has connected."""
+        """Call `accept` when the client has connected."""
         if stream is self.client:
             self._accept(self)
 
@@ -239,7 +239,7 @@ class JoinedConnection:
         self.count_held()
 
     def writing_changed(self, stream: JoinedStream) -> None:
-        """Stop reading from the side whose bytes a stream does not take, or continue."""
+        """Stop reading from the side whose bytes `stream` cannot write, or continue."""
         if self.ended.done():
             return
         if stream is self.upstream:
@@ -263,7 +263,7 @@ class JoinedConnection:
             self.end(UpstreamEnded(f"the {self.role} ended the connection"))
 
     def end(self, why: Exception) -> None:
-        """End both sides for this reason, and write what is on its way. The first reason is kept."""
+        """End both sides for this reason, after the remaining bytes are written. The first reason is kept."""
         if self.ended.done():
             return
         self.ended.set_result(why)
@@ -287,22 +287,24 @@ class JoinedConnection:
 
     @property
     def is_busy(self) -> bool:
-        """False: that the gateway owes a response does not keep a connection open (see `Timers`)."""
+        """Always False, because an unanswered request does not keep a silent connection open (`Timers`)."""
         return False
 
     @property
     def owes_much(self) -> bool:
-        """True if no more requests may be taken for now."""
+        """True if the gateway takes no more requests for now."""
         return self.client.is_full
 
     def suspend_if_busy(self) -> None:
-        """Take no more frames of the client while it is owed, or does not read, too much."""
+        """Take no more frames of the client while the gateway owes it too much, or the client does not
+        read.
+        """
         if self.owes_much:
             self.client.relay.is_suspended = True
             self.client.pause(_BUSY, holds=True)
 
     def resume(self) -> None:
-        """Take frames of the client again, if they were suspended and it is owed little."""
+        """Take frames of the client again, if they were suspended and the gateway no longer owes too much."""
         if not self.client.relay.is_suspended or self.owes_much or self.ended.done():
             return
         if not self.upstream.is_connected or _JOINING in self.client.pauses:
@@ -340,7 +342,7 @@ class JoinedConnection:
         durations: DurationHistogram = self.parts.counts.answered[counted_code(code)]
         durations.add(self._loop.time() - began_s)
 
-    # What limits of all clients ask, see `EnteringClient`, `CountedClient` and `Watched`.
+    # For the limits of all clients: see `EnteringClient`, `CountedClient` and `Watched`.
 
     @property
     def peer(self) -> str:
@@ -359,21 +361,21 @@ class JoinedConnection:
 
     @property
     def owed_bytes(self) -> int:
-        """The bytes of requests that are not answered."""
+        """The bytes of the requests that the gateway has not answered."""
         return 0
 
     def count_held(self) -> None:
-        """Count the bytes of the client's requests that are kept here."""
+        """Count the bytes of the client's requests that the gateway buffers or has not answered."""
         if self.ended.done():
             return
-        number = self.client.relay.kept_bytes + self.owed_bytes
+        number = self.client.relay.buffered_bytes + self.owed_bytes
         if number > SMALL_BYTES or self._is_counted:
             self._is_counted = self.parts.receive_buffers.count(self, number)
 
     _is_counted = False
 
     def pause(self, *, paused: bool) -> None:
-        """Do nothing: nothing is read from a client that has not begun."""
+        """Do nothing, because nothing is read from a client before it is joined."""
 
     def hold(self, *, held: bool) -> None:
         """Stop reading from the client because of the limit on receive buffers, or continue."""

@@ -25,8 +25,9 @@ GroupQueue = tuple[str, MessageQueue]
 
 
 class QueueLags:
-    """Polls of the offsets of at most `max_queues` queues. Each broker gets at most 10 requests a second, so
-    a round over many queues takes longer.
+    """Polls brokers for the offsets of at most `max_queues` queues.
+
+    Each broker gets at most 10 requests a second, so a round over many queues takes longer.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class QueueLags:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the brokers."""
         for server in self._servers.values():
             await server.close()
 
@@ -87,7 +88,7 @@ class QueueLags:
         return found[: self._max_queues], left_out + (len(found) > self._max_queues)
 
     async def _lags(self, address: str, queues: Iterable[GroupQueue]) -> Mapping[GroupQueue, int]:
-        """Return the lags at the broker of this address, as far as it answers."""
+        """Return the lags of those of these queues for which the broker of this address answers."""
         server = self._servers.setdefault(address, Server(address, self._access))
         found: dict[GroupQueue, int] = {}
         for group_id, queue in queues:
@@ -99,7 +100,7 @@ class QueueLags:
             except ServerError as error:
                 self._warning.add(broker=address, group_id=group_id, topic=queue.topic, error=str(error))
                 if error.code is None:
-                    break  # it does not answer
+                    break  # the broker does not answer
                 continue
             if stored is not None and end is not None:
                 found[group_id, queue] = max(end - stored, 0)

@@ -8,19 +8,19 @@ from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.remoting.codes import RequestCode
 
 ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"
-"""The beginning of all names of metrics."""
+"""The prefix of all names of metrics."""
 UNKNOWN = -1
-"""Stands for all request codes that RocketMQ does not have, because clients choose them."""
+"""The code under which all unknown request codes are counted, because clients choose them."""
 
 _NAMES: Mapping[int, str] = {code.value: code.name for code in RequestCode} | {UNKNOWN: "unknown"}
 
 
 class RocketmqCounts:
-    """Counts since the start. `refused` and `closed` connections are by reason, one of REASONS for the
-    former. `passed` and `refused_requests` are by request code. `responses` are by code of the request, and
-    of the response. `answered` are durations of requests that the gateway answers, and `records` those of
-    the coordinator's responses by the name of the request. `swallowed` are brokers' notifications of
-    consumers.
+    """Counts since the start. `refused` counts connections by reason, one of REASONS, and `closed` by reason.
+    `passed` and `refused_requests` count requests by code. `responses` counts responses by the codes of the
+    request and of the response. `answered` has the durations of requests that the gateway answers, and
+    `records` those of the coordinator's responses by the name of the request. `swallowed` counts brokers'
+    notifications that clients do not get.
     """
 
     def __init__(self) -> None:

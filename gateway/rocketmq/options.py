@@ -21,7 +21,7 @@ LAG_QUEUES = 1_000
 
 
 def rocketmq_limits(settings: Mapping[str, str] = MappingProxyType({})) -> Limits:
-    """Return RocketMQ's defaults changed by settings, whose names are those in ROCKETMQ_SETTINGS. Raises
+    """Return RocketMQ's defaults, changed by `settings`, which have names of ROCKETMQ_SETTINGS. Raises
     LimitError.
     """
     defaults = Limits(frame_bytes=FRAME_MAX_BYTES, idle_timeout_s=120.0, unanswered_bytes=256 * MIB)
@@ -43,21 +43,21 @@ ROCKETMQ_SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
         **{name: setting for name, setting in SETTINGS.items() if name.startswith("max.connection")},
     }
 )
-"""The settings of limits by RocketMQ's names, and for connections by Kafka's."""
+"""The settings of limits by RocketMQ's names, and those of limits on connections by Kafka's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class RocketmqOptions:
-    """The options of a gateway. It is a name server at `listen`, and has a port for each broker address.
+    """The options of a gateway, which is a name server at `listen`, and has a port for each broker address.
 
-    `client_config` and `layout` are the coordinator's topics. `namesrv` are the addresses of the cluster's
-    name servers. `name` differs between gateways that run at the same time, and stays for a gateway that
-    starts again. `advertised_host` is the gateway's host in routes, by default the address that the client
-    connected to. `advertised` is a template of the addresses of brokers instead.
+    `client_config` and `layout` are for the coordinator's topics. `namesrv` are the addresses of the
+    cluster's name servers. Gateways that run at the same time have different names, and a gateway that starts
+    again has the same `name`. `advertised_host` is the gateway's host in routes, by default the address that
+    the client connected to. A template `advertised` gives the whole addresses of brokers instead.
 
-    The ports of brokers are those of `broker_ports`, by the broker's name and id, then those of the file
-    `ports`, then free ones above the port of `listen`. With `has_vip_ports` the gateway also listens 2 below
-    each of them, for clients with sendMessageWithVIPChannel.
+    The port of a broker is that in `broker_ports`, by the broker's name and id, else that in the file
+    `ports`, else a free port above that of `listen`. With `has_vip_ports` the gateway also listens on the
+    port that is 2 lower, for clients with sendMessageWithVIPChannel.
 
     Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`. Load balancers in
     `proxies` begin each connection with a header of the PROXY protocol.

@@ -1,13 +1,15 @@
-"""The other gateways of this coordinator, the connections of those that died, and of earlier starts.
+"""The other gateways of this coordinator, and the removal of connections: of gateways that died, and of
+earlier starts.
 
 The connections of a dead gateway stay in their groups' tables until they expire, after up to 130 s. Meanwhile
-its clients, which have connected to another gateway, are in the tables twice. So the gateways are members of
-a group in the coordinator: the session of a dead one ends, and the leader of the next generation reports it
-to each group that has connections of a gateway that is no member.
+the dead gateway's clients, which have connected to another gateway, are in the tables twice. So the gateways
+are members of a group in the coordinator. When a gateway dies, its session ends. The leader of the next
+generation then looks for groups that have connections of a gateway that is not a member, and reports the
+gateway to them.
 
-The session is in the log's time, so a late coordinator ends none, and a replay ends the same ones. A lease in
-each group's own state would need no leader, but records of every gateway for every group, all the time; here
-each gateway writes one record in three seconds.
+The session is in the log's time, so a late coordinator ends no session, and a replay ends the same sessions.
+A lease in each group's own state would need no leader, but records of every gateway for every group, all the
+time. With the group of gateways, each gateway writes one record in three seconds.
 
 The report may be wrong about a gateway that was only slow. The coordinator then closes the connections that
 it removed, and their clients connect and register again.
@@ -34,13 +36,13 @@ from kafka_why.topic_reader import ClientError
 
 # Connections of earlier starts of this gateway.
 #
-# The coordinator's state outlives a gateway, and the sockets do not. A client that comes back would be in
-# the group's table twice and get the share of its first place, and queues would be read by nobody until the
-# old connections expire, after up to 130 s. So a gateway that starts says so to each group that has
-# connections of its earlier starts, before it listens.
+# The coordinator's state outlives a gateway, and the sockets do not. A client that comes back would be in the
+# group's table twice and get only the queues of its first entry, so nobody would read the queues of the
+# second one until the old connections expire, after up to 130 s. So before a gateway listens, it notifies
+# each group that has connections of its earlier starts.
 #
-# The clients come back one after the other, and the first one would take all queues. So for some time these
-# groups get no list of clients, and each client keeps the queues that it has.
+# The clients come back one after the other, and the first client would take all queues. So for some time the
+# clients of these groups get no list of clients, and each client keeps the queues that it has.
 
 
 # The view of RocketMQ's groups.
@@ -50,8 +52,8 @@ _READ_TIMEOUT_S = 30.0
 
 
 class RocketMqGroupsView(typing.Protocol):
-    """A view of RocketMQ's groups, which may be behind the coordinator. The time of `groups` grows with their
-    number, so it must not run on the event loop.
+    """A view of RocketMQ's groups, which may lag behind the coordinator. The time that `groups` takes grows
+    with the number of groups, so it must not run on the event loop.
     """
 
     def groups(self) -> list[GroupSnapshot]:
@@ -61,20 +63,22 @@ class RocketMqGroupsView(typing.Protocol):
         """Return a group, or None if it is not known to exist."""
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """Wait until the view has all records that are on the topic now. Return False if the time is over
-        first.
+        """Wait until the view has all records that are on the topic now. Return False if that takes
+        longer.
         """
 
 
 async def read_groups(view: RocketMqGroupsView) -> list[GroupSnapshot]:
-    """Return the groups, of all records that are on the topic now. Raises ClientError."""
+    """Return the groups by all records that are on the topic now. Raises ClientError."""
     if not await view.reach_end(_READ_TIMEOUT_S):
         raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
     return await asyncio.to_thread(view.groups)
 
 
 SETTLING_S = 3.0
-"""The time in which the clients come back: a Java client's next request finds the closed connection."""
+"""The time in which the clients come back. A Java client notices the closed connection at its next
+request.
+"""
 
 
 class Restart:
@@ -106,12 +110,14 @@ class Restart:
             raise ClientError("the groups could not be notified that the gateway was started")
 
     def begin(self) -> None:
-        """Begin the time in which the clients come back."""
+        """Begin the period in which the clients come back."""
         if self._settling:
             asyncio.get_running_loop().call_later(SETTLING_S, self._end)
 
     def postpones(self, group_id: str, notify: Callable[[str], None]) -> bool:
-        """Return True if the group's clients are still coming back. `notify` is called when they are."""
+        """Return True if the group's clients are still coming back. Then `notify` is called at the end of the
+        period.
+        """
         if group_id not in self._settling:
             return False
         self._refused[notify, group_id] = None
@@ -134,12 +140,14 @@ GROUP_ID = "__rocketmq_gateways"
 HEARTBEAT_INTERVAL_S = 3.0
 _SESSION_TIMEOUT_MS = 10_000
 _REBALANCE_TIMEOUT_MS = 60_000
-"""Long, because a late coordinator must not remove a member. That of a dead gateway ends with its session."""
+"""Long, because a late coordinator must not remove a member. A dead gateway's member is removed by its
+session.
+"""
 _PROTOCOL_TYPE = "rocketmq-gateways"
 _VERSION = 3
-"""Of all requests: that of JoinGroup is the last one without the need of a member id."""
+"""The version of all requests. It is the last version in which a first JoinGroup needs no member id."""
 _ENDED = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
-"""The errors of a heartbeat after which a member joins again. Others say that no answer came."""
+"""The errors of a heartbeat after which a member joins again. All other errors mean that no answer came."""
 
 log = structlog.get_logger()
 
@@ -160,7 +168,7 @@ class Peers:
         self._interval_s = heartbeat_interval_s
         self._member: dict[str, Any] = {"member_id": "", "generation_id": -1}
         self._known: set[str] = set()
-        """The gateways that were members when this one was the leader."""
+        """The gateways that were members when this gateway was the leader."""
         self._warning = RateLimitedWarning("gateways may not notice that another one died", "attempts")
 
     async def follow(self) -> None:
@@ -179,8 +187,8 @@ class Peers:
                 reporting.cancel()
 
     async def _join(self) -> set[str]:
-        """Join the next generation. Return the names of its gateways, or none if another one is the leader.
-        Raises ClientError.
+        """Join the next generation. Return the names of its gateways, or an empty set if another gateway is
+        the leader. Raises ClientError.
         """
         joined = await self._coordinator.send(
             JoinGroup(
@@ -203,7 +211,7 @@ class Peers:
         return {member.metadata.decode(errors="replace") for member in joined.members}
 
     async def _stay(self) -> None:
-        """Send heartbeats until the generation is over. They do not wait for the answers to earlier ones."""
+        """Send heartbeats until the generation is over. A heartbeat does not wait for earlier answers."""
         is_over = asyncio.Event()
 
         def note(beat: "asyncio.Future[HeartbeatResponse]") -> None:
@@ -217,19 +225,19 @@ class Peers:
                     await is_over.wait()
 
     async def _report(self, members: set[str]) -> None:
-        """Report the gateways that are no members, as soon as that is possible."""
+        """Report the gateways that are not members, and try again until that succeeds."""
         while members:
             self._known |= members
             try:
-                if await self._reported(members):
+                if await self._try_report(members):
                     return
             except ClientError as error:
                 self._warning.add(error=str(error))
             await asyncio.sleep(self._interval_s)
 
-    async def _reported(self, members: set[str]) -> bool:
-        """Report the gateways that are no members to their groups. Return False if the generation is over, or
-        the coordinator late. Raises ClientError.
+    async def _try_report(self, members: set[str]) -> bool:
+        """Report the gateways that are not members to their groups. Return False if the generation is over,
+        or the coordinator does not answer in time. Raises ClientError.
 
         A gateway joins before it has clients. So if the generation lasts until the groups have been read, a
         living gateway that has connections in them is a member.
@@ -261,7 +269,7 @@ class Peers:
 
 
 def _check(error_code: ErrorCode) -> None:
-    """Raise ClientError unless there is no error."""
+    """Raise ClientError if there is an error."""
     if error_code is not ErrorCode.NONE:
         raise ClientError(f"the gateway cannot join group {GROUP_ID}: {error_code.name}")
 

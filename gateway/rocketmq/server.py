@@ -40,7 +40,7 @@ from kafka_why.remoting.strict_json import MalformedFrame
 
 REFRESH_INTERVAL_S = 10.0
 _FIRST_BROKER_PORT = 3
-"""The first broker's port is so far above that of the name server."""
+"""The difference between the first broker's port and the port of the name server."""
 _BEHIND_VIP = 2
 _LAST_RECORDS_S = 5.0
 _PROBE_INTERVAL_S = 0.25
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 
 class Sessions(Protocol):
-    """The requests about groups: see `gateway.rocketmq.service.RocketmqGroupRequests`."""
+    """The sessions for requests about groups (`gateway.rocketmq.service.RocketmqGroupRequests`)."""
 
     @property
     def gateway_start(self) -> str: ...
@@ -90,7 +90,7 @@ class RocketmqGateway:
             self._is_used,
         )
         self.unreachable: str | None = None
-        """The reason why no name server answered the last time, or None."""
+        """The reason why no name server answered the last request, or None."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -109,8 +109,8 @@ class RocketmqGateway:
         return self._server is not None and self._server.is_serving() and self.table.is_listening
 
     async def start(self) -> None:
-        """Listen. Raises CannotListen, UpstreamLost if no name server answers, and what the start of the
-        sessions raises.
+        """Listen. Raises CannotListen, UpstreamLost if no name server answers, and the errors of the
+        sessions' start.
         """
         brokers = await self._cluster()
         await self._sessions.start(lambda: brokers)
@@ -127,14 +127,14 @@ class RocketmqGateway:
         self._run(self._follow())
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this until the gateway is closed."""
+        """Run `work` in a task until the gateway is closed."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more connections, let clients go to another gateway, and end those that are left after
-        this time.
+        """Accept no more connections, let clients go to another gateway, and end the connections that are
+        left after `timeout_s`.
         """
         self._entrance.is_draining = True
         self._close_listeners()
@@ -278,7 +278,7 @@ class RocketmqGateway:
             self._closed.add(client=connection.peer, why=str(why))
 
     async def _end_all(self) -> None:
-        """End all connections, and wait for a short time until the coordinator knows of it."""
+        """End all connections, and wait for a short time until the coordinator is notified."""
         for connection in list(self._connections):
             connection.end(Drained("the gateway has stopped"))
         while self._parts.background:
@@ -298,7 +298,7 @@ class RocketmqGateway:
         return {broker.address: str(address) for broker, address in found.items()}
 
     async def _cluster(self) -> list[BrokerAddress]:
-        """Return all brokers, from the first name server that answers. Raises UpstreamLost."""
+        """Return all brokers, by the first name server that answers. Raises UpstreamLost."""
         failures: list[str] = []
         for address in self._options.namesrv:
             try:
@@ -328,7 +328,7 @@ class RocketmqGateway:
         return found_brokers(code, body)
 
     async def _follow(self) -> None:
-        """Ask for the cluster's brokers periodically, until cancelled."""
+        """Request the cluster's brokers periodically, until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_INTERVAL_S)
             try:
@@ -337,10 +337,11 @@ class RocketmqGateway:
                 log.warning("the cluster's brokers are not known", error=str(error))
 
     async def _refuse_clients(self, name: str) -> None:
-        """Refuse connections to a broker while it refuses the gateway's.
+        """Refuse connections to a broker while the broker refuses those of the gateway.
 
-        As soon as a client is connected it sends a heartbeat, and if that fails it connects again: hundreds
-        of times in a second if the gateway accepted it. Source: MQClientInstance, onChannelActive.
+        A client sends a heartbeat as soon as it is connected, and connects again if the heartbeat fails. If
+        the gateway accepted the connection, that would happen hundreds of times in a second. Source:
+        MQClientInstance, onChannelActive.
         """
         if not self.table.stop_listening(name):
             return
@@ -361,4 +362,4 @@ class RocketmqGateway:
                 connection.end(UpstreamEnded(f"the broker is no longer at {broker.address}"))
 
     def _is_used(self, name: str) -> bool:
-        return any(isinstance(one, BrokerConnection) and str(one.broker) == name for one in self._connections)
+        return any(isinstance(it, BrokerConnection) and str(it.broker) == name for it in self._connections)

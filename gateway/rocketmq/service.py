@@ -41,8 +41,8 @@ MASTER_ID = 0
 
 
 class RocketmqGroupRequests:
-    """The sessions of a gateway's client connections, and the coordinator's messages to them. Belongs to the
-    event loop.
+    """The sessions of a gateway's client connections, and the delivery of the coordinator's messages to them.
+    Use it on the event loop's thread.
     """
 
     def __init__(self, parts: GatewayParts, messages: ConnectionMessages, counts: RocketmqCounts) -> None:
@@ -58,8 +58,8 @@ class RocketmqGroupRequests:
         return self._parts.restart.gateway_start
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
-        """Join the other gateways, remove the connections of earlier starts from their groups, and take over
-        the brokers' request modes. The gateway must not listen before. Raises ClientError.
+        """Join the group of all gateways, remove the connections of earlier starts from their groups, and
+        take over the brokers' request modes. Call this before the gateway listens. Raises ClientError.
         """
         self._messages.start(self._deliver)
         self._following = asyncio.create_task(self._parts.peers.follow())
@@ -87,14 +87,16 @@ class RocketmqGroupRequests:
         return await self._parts.coordinator.check()
 
     async def close(self) -> None:
-        """Wait for the last records, for a short time, and close the gateway's own connections."""
+        """Wait a short time for the last records, and close the gateway's own connections."""
         if self._following is not None:
             self._following.cancel()
         await self._parts.coordinator.close()
         await self._parts.facts.close()
 
     async def _take_over_modes(self, broker: BrokerAddress) -> None:
-        """Set the request modes that only the broker has, from a time without this gateway."""
+        """Set the request modes that were set at the broker without this gateway, so that the coordinator
+        lacks them.
+        """
         modes = await self._parts.facts.request_modes(broker.address)
         for topic, of_groups in modes.items():
             for group_id, setting in of_groups.items():
@@ -110,13 +112,15 @@ class RocketmqGroupRequests:
                     coordinator.send(record)
 
     def _deliver(self, message: AnyToConnection) -> None:
-        """Deliver a message to its connection. Other gateways may share the reply partition."""
+        """Deliver a message to its connection, unless it is for another gateway with the same reply
+        partition.
+        """
         session = self._sessions.get(message.connection)
         if session is None:
             return
         if isinstance(message, CloseConnection):
             session.client.close(message.reason)
-        elif session.is_unknown_change(message.group_id, message.request):
+        elif session.is_new_change(message.group_id, message.request):
             self._counts.notifications += 1
             session.notify(message.group_id)
 

@@ -1,7 +1,7 @@
 """Requests about groups on one client connection at a broker port, and messages to its client.
 
-What the broker also gets goes up as the client's own bytes. A request waits for the coordinator for less time
-than its client gives it; its record is in the log all the same.
+A request that the broker also gets is passed as the client's own bytes. A request waits for the coordinator
+for less time than the client waits for the response. Its record is in the log even if that time is over.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ from kafka_why.remoting.frames import FRAME_MAX_BYTES, Header, encode_frame
 from kafka_why.remoting.strict_json import MalformedFrame
 
 LOCK_WAIT_S = 0.9
-"""Less than the 1,000 ms that a client gives a lock request."""
+"""Less than the 1,000 ms for which a client waits for the answer to a lock request."""
 _REASON_MAX_LENGTH = 200
-"""A longer reason may have the client's own bytes."""
+"""A reason is truncated, because it may contain the client's own bytes."""
 
 IS_SUB_CHANGE = "IS_SUB_CHANGE"
-"""The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
+"""The field by which a broker requests a full heartbeat. Source: MixAll.java."""
 _FRAME_MAX_BYTES = MIB
 _RENEWALS_MAX = 16
 _CHANGES_REMEMBERED = 64
@@ -74,7 +74,7 @@ class GatewayParts(NamedTuple):
 
 
 class GroupSession:
-    """The groups of one client connection. `forget` gets the connection's name at its end."""
+    """The groups of one client connection. `forget` is called with the connection's name at its end."""
 
     def __init__(self, parts: GatewayParts, client: ConnectedClient, forget: Callable[[str], object]) -> None:
         self.client = client
@@ -83,24 +83,24 @@ class GroupSession:
         self._order = GroupOrder()
         self._grants = QueueGrants()
         self._registered: dict[tuple[type[Request[Any]], str], str] = {}
-        """The client id by kind of registration and group."""
+        """The client id by type of registration and group id."""
         self._known_fingerprint: int | None = None
         self._changes: deque[tuple[str, str]] = deque(maxlen=_CHANGES_REMEMBERED)
         self._is_closed = False
         self._opaques = count(1)
 
     @staticmethod
-    def takes_bytes(code: int) -> int:
-        """Return the bytes that a frame for `answer` may have, 0 for requests that pass."""
+    def frame_max_bytes(code: int) -> int:
+        """Return the maximum size of a frame for `answer`, or 0 if requests of this code pass."""
         if code in _HANDLERS:
             return _FRAME_MAX_BYTES
         return FRAME_MAX_BYTES if code in FACT_CHANGES else 0
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
-        """Return the frame of the answer, or None to a one-way request. Calls must be in the order in which
+        """Return the frame of the answer, or None for a one-way request. Calls must be in the order in which
         the requests came, and need not wait for each other.
 
-        `ask_broker` is called at most once. Raises the ConnectionError that it raises.
+        `ask_broker` is called at most once. Raises its ConnectionError.
         """
         exchange = Exchange(request, body, ask_broker)
         if request.is_one_way and request.code not in _SAFE_ONE_WAY and await self._has_acls():
@@ -115,7 +115,7 @@ class GroupSession:
         return None if request.is_one_way else answer
 
     def notify(self, group_id: str) -> None:
-        """Ask the client to rebalance the group, unless the connection has ended."""
+        """Notify the client to rebalance the group, unless the connection has ended."""
         if not self._is_closed:
             header = Header(
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -125,15 +125,17 @@ class GroupSession:
             )
             self.client.send(encode_frame(header))
 
-    def is_unknown_change(self, group_id: str, request: str) -> bool:
-        """Return True for a change whose notification, early or with the query's batch, is the first."""
+    def is_new_change(self, group_id: str, request: str) -> bool:
+        """Return True for the first notification of a change, early or with the query's batch. Remember the
+        change.
+        """
         if (group_id, request) in self._changes:
             return False
         self._changes.append((group_id, request))
         return True
 
-    async def closed(self, reason: str) -> None:
-        """Remove the connection, which has ended, from its groups. It sends no records after that."""
+    async def end(self, reason: str) -> None:
+        """Remove the connection, which has ended, from its groups. After this it sends no records."""
         if not self._is_closed:
             self._is_closed = True
             self._forget(self.client.connection)
@@ -172,10 +174,10 @@ class GroupSession:
         return encode_frame(header, body)
 
     def _note_fingerprint(self, heartbeat: bodies.HeartbeatData, answers: Sequence[RegisterResponse]) -> None:
-        """Note if the coordinator has what a heartbeat's fingerprint stands for. The answer to a heartbeat
-        does not wait for that: the client sends no other one before, and if a rebalance needs one then,
-        brokers refuse the client's pulls, for ever if its heartbeats are short.
-        Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
+        """Record if the coordinator knows the subscriptions of a heartbeat's fingerprint. The answer to a
+        heartbeat does not wait for this, because the client sends no other heartbeat before it has the
+        answer. If a rebalance needs another heartbeat meanwhile, brokers refuse the client's pulls, for ever
+        if its heartbeats are short. Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
         """
         is_known = all(
             it.request and not it.is_sub_change and not (heartbeat.is_without_sub and it.is_new)
@@ -184,7 +186,9 @@ class GroupSession:
         self._known_fingerprint = heartbeat.heartbeat_fingerprint if is_known else None
 
     async def _unregister(self, exchange: Exchange) -> bytes:
-        """Unregister what this connection has registered. The records are sent before the broker is asked."""
+        """Unregister what this connection has registered. The records are sent before the broker gets the
+        request.
+        """
         consumer = exchange.request.ext_fields.get(_CONSUMER_GROUP, "")
         producer = exchange.request.ext_fields.get("producerGroup", "")
         asked: list[asyncio.Future[UnregisterResponse]] = []
@@ -196,11 +200,11 @@ class GroupSession:
             if (client_id := self._registered.pop((RegisterProducer, producer), None)) is not None:
                 asked.append(self._send(UnregisterProducer(**self._about(producer, client_id))))
         header, body = await exchange.ask_broker()
-        await exchange.settled(asked)
+        await exchange.wait_for(asked)
         return encode_frame(header, body)
 
     async def _consumer_list(self, exchange: Exchange) -> bytes:
-        group_id = exchange.field(_CONSUMER_GROUP)
+        group_id = exchange.required_field(_CONSUMER_GROUP)
         async with self._order.turn((group_id,)):
             if (refusal := await self._refusal(exchange)) is not None:
                 return refusal
@@ -208,7 +212,7 @@ class GroupSession:
                 return exchange.answer(ResponseCode.SYSTEM_ERROR, _COMING_BACK)
             client_id = self._registered.get((RegisterConsumer, group_id), "")
             asked = self._send(GetConsumerListByGroup(**self._about(group_id, client_id)))
-        if not await exchange.settled([asked]):
+        if not await exchange.wait_for([asked]):
             remark = asked.result().remark if asked.done() else _NO_ANSWER
             return exchange.answer(ResponseCode.SYSTEM_ERROR, remark)
         found = asked.result()
@@ -217,8 +221,8 @@ class GroupSession:
         return exchange.answer(body=bodies.encode_consumer_list(found.consumer_id_list))
 
     async def _lock(self, exchange: Exchange) -> bytes:
-        """Answer from the grants if they are of all queues, and the coordinator renews them. Otherwise, or if
-        it renews too many already, wait for its answer, and then answer from the grants.
+        """Answer from the grants if all queues are granted, while the coordinator renews the locks. If a
+        queue is not granted, or too many renewals are pending, wait for the coordinator first.
         """
         wanted = bodies.decode_lock_batch(exchange.body)
         holder, queues = LockHolder(wanted.consumer_group, wanted.client_id), wanted.mq_set
@@ -233,7 +237,7 @@ class GroupSession:
             asked.add_done_callback(partial(self._settle_lock, pending))
         if is_behind or len(granted) < len(queues):
             if (
-                await exchange.settled([asked], LOCK_WAIT_S)
+                await exchange.wait_for([asked], LOCK_WAIT_S)
                 and asked.result().code is not ResponseCode.SUCCESS
             ):
                 return exchange.answer(asked.result().code, asked.result().remark)
@@ -252,12 +256,12 @@ class GroupSession:
                 return refusal
             self._grants.release(holder, queues)
             asked = self._send(UnlockBatchMq(**self._about(*holder), mq_set=queues))
-        await exchange.settled([asked], LOCK_WAIT_S)
+        await exchange.wait_for([asked], LOCK_WAIT_S)
         return exchange.answer()
 
     async def _query_assignment(self, exchange: Exchange) -> bytes:
-        """Answer with the client's queues. Without an answer of the coordinator the client keeps its queues:
-        at an error it would compute its share itself, for as long as it runs.
+        """Answer with the client's queues. Without an answer of the coordinator the client keeps its queues.
+        After an error it would compute its share itself, for as long as it runs.
         """
         query = bodies.decode_query_assignment(exchange.body)
         async with self._order.turn((query.consumer_group,)):
@@ -275,12 +279,14 @@ class GroupSession:
                 )
             )
         assignments = None
-        if await exchange.settled([asked]):
+        if await exchange.wait_for([asked]):
             assignments = asked.result().message_queue_assignments
         return exchange.answer(body=bodies.encode_assignments(assignments))
 
     async def _set_mode(self, exchange: Exchange) -> bytes:
-        """Set the mode at the broker, which may refuse it, and then at the coordinator, whose mode counts."""
+        """Set the mode at the broker, which may refuse it, and then at the coordinator, whose mode is
+        used.
+        """
         wanted = bodies.decode_set_message_request_mode(exchange.body)
         async with self._order.turn((wanted.consumer_group,)):
             header, body = await exchange.ask_broker()
@@ -294,7 +300,7 @@ class GroupSession:
                     pop_share_queue_num=wanted.pop_share_queue_num,
                 )
             )
-        if await exchange.settled([asked]) and asked.result().code is not ResponseCode.SUCCESS:
+        if await exchange.wait_for([asked]) and asked.result().code is not ResponseCode.SUCCESS:
             return exchange.answer(asked.result().code, asked.result().remark)
         return encode_frame(header, body)
 
@@ -322,8 +328,8 @@ class GroupSession:
         return await self._parts.facts.has_acls(self.client.broker.address)
 
     async def _refusal(self, exchange: Exchange) -> bytes | None:
-        """Return the broker's refusal of a request that it need not answer, or None if it has no ACLs or
-        allows the request.
+        """Return the broker's refusal of a request that the coordinator answers, or None if the broker has no
+        ACLs or allows the request.
         """
         if not await self._has_acls():
             return None
@@ -336,8 +342,8 @@ class GroupSession:
         return None if is_allowed else encode_frame(header, body)
 
     async def _unlock_refusal(self, exchange: Exchange, holder: LockHolder) -> bytes | None:
-        """Return the refusal of an unlock. A one-way request gets no verdict, but the broker has allowed the
-        heartbeats of the group on this connection.
+        """Return the refusal of an unlock, or None. The broker does not answer a one-way request. So it is
+        allowed if the broker has allowed the group's heartbeats on this connection.
         """
         if not exchange.request.is_one_way or not await self._has_acls():
             return await self._refusal(exchange)
@@ -357,7 +363,7 @@ _HANDLERS: Mapping[int, Callable[[GroupSession, Exchange], Awaitable[bytes]]] = 
         RequestCode.SET_MESSAGE_REQUEST_MODE: GroupSession._set_mode,
     }
 )
-"""The requests about groups. Those of FACT_CHANGES are handled, too."""
-# With ACLs the broker decides. It does not say how it has decided about a one-way request, so nothing is done
-# here but what the client may do in any case with its own registrations.
+"""The handlers of requests about groups. `_change_facts` handles those of FACT_CHANGES."""
+# With ACLs the broker decides, but it does not answer a one-way request. So the gateway handles only those
+# one-way requests by which a client changes its own registrations.
 _SAFE_ONE_WAY = frozenset((RequestCode.UNREGISTER_CLIENT, RequestCode.UNLOCK_BATCH_MQ))

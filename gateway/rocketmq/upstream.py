@@ -12,7 +12,9 @@ from kafka_why.connections.address import Address
 async def open_upstream(
     address: str, stream: SecuredStream, *, tls: ssl.SSLContext | None, first: bytes, timeout_s: float
 ) -> None:
-    """Connect a stream to this server, HOST:PORT, and write `first` before TLS. Raises UpstreamLost."""
+    """Connect a stream to the server `address`, HOST:PORT, and write `first` before TLS. Raises
+    UpstreamLost.
+    """
     try:
         where = Address.parse(address)
         async with asyncio.timeout(timeout_s):
@@ -22,7 +24,7 @@ async def open_upstream(
 
 
 async def accepts_connections(address: str, timeout_s: float) -> bool:
-    """Return True if this server, HOST:PORT, can be connected to."""
+    """Return True if the server `address`, HOST:PORT, accepts a connection."""
     try:
         where = Address.parse(address)
         async with asyncio.timeout(timeout_s):
@@ -56,7 +58,7 @@ async def _open(address: Address, stream: SecuredStream, tls: ssl.SSLContext | N
 
 
 class _Opening(asyncio.Protocol):
-    """The protocol until the stream has the connection. A server sends nothing by itself."""
+    """The protocol until the stream has the connection. A server sends nothing before the first request."""
 
     is_lost = False
 

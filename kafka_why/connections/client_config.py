@@ -185,9 +185,9 @@ class ClientConfig:
 
     @classmethod
     def read(cls, path: Path, bootstrap_servers: str | None = None) -> Self:
-        """Read a file in the format of Java's properties, as Kafka's tools accept with --command-config.
+        """Read a file in the format of Java's properties, which Kafka's tools accept with --command-config.
 
-        See `load_properties` for references in its values. Files that settings name are read now, so the
+        Values may have references (`load_properties`). Files that settings name are read now, so the
         result works on other machines. `bootstrap_servers` replaces the servers in the file. Settings that
         this connection does not use are logged. Raises ClientConfigError.
         """

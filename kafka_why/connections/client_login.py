@@ -206,7 +206,7 @@ def _check_classes(settings: UsedSettings) -> None:
 
 
 def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
-    """Return the login module of the settings, or None if they have none."""
+    """Return the login module in `sasl.jaas.config`, or None if it is not set."""
     text = settings.get(JAAS)
     if text is None:
         return None

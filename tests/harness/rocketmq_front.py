@@ -158,13 +158,13 @@ class StubSession:
     answers: dict[int, Answer]
     reasons: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
-    def takes_bytes(self, code: int) -> int:
+    def frame_max_bytes(self, code: int) -> int:
         return 2**20 if code in self.answers else 0
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
         return await self.answers[request.code](request, body, ask_broker)
 
-    async def closed(self, reason: str) -> None:
+    async def end(self, reason: str) -> None:
         self.reasons.put_nowait(reason)
 
 

@@ -237,7 +237,7 @@ class Client:
         """Send a request, and return its answer. `body` is encoded as JSON."""
         request = Header(code, next(self._opaques), 2 if one_way else 0, ext_fields=ext_fields, version=513)
         encoded = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-        assert self.session.takes_bytes(code)
+        assert self.session.frame_max_bytes(code)
         frame = await self.session.answer(request, encoded, lambda: self._broker.answer(request))
         if frame is None:
             return None

@@ -143,8 +143,8 @@ async def test_unregistered_and_closed_connections_leave_their_groups(gateway: P
     await second.ask(RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="g", producerGroup="p")
     assert (gateway.broker.codes()[-1], len(gateway.core.of(UnregisterConsumer))) == (35, 1)
     first.received.clear()
-    await second.session.closed("the broker ended it")
-    await third.session.closed("the client ended it")
+    await second.session.end("the broker ended it")
+    await third.session.end("the client ended it")
     await until(lambda: len(gateway.core.of(ConnectionClosed)) == 4)
     closed = [(record.group_id, record.reason) for record in gateway.core.of(ConnectionClosed)]
     assert closed == [
@@ -161,7 +161,7 @@ async def test_connections_that_end_together_are_in_one_record(gateway: PlayedGa
     for client in (first, *others):
         await client.heartbeat("g")
     first.received.clear()
-    await asyncio.gather(*(it.session.closed("the broker ended it") for it in others))
+    await asyncio.gather(*(it.session.end("the broker ended it") for it in others))
     await until(lambda: first.notified)
     (record,) = gateway.core.of(ConnectionClosed)
     assert [record.connection, *record.others] == [it.connection for it in others]
@@ -174,7 +174,7 @@ async def test_connection_that_ended_sends_no_more_records(gateway: PlayedGatewa
     gateway.broker.stuck.add(RequestCode.HEART_BEAT)
     asked = [asyncio.ensure_future(one) for one in (client.heartbeat("g"), client.lock(0))]
     await until(lambda: RequestCode.HEART_BEAT in gateway.broker.codes())
-    await client.session.closed("the client ended it")
+    await client.session.end("the client ended it")
     gateway.broker.open.set()
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(it) for it in outcomes] == [ConnectionResetError] * 2

@@ -84,7 +84,7 @@ def test_malformed_frame_is_refused_before_its_bytes_are_kept(sent: str, why: st
     with pytest.raises(MalformedFrame, match=re.escape(why)):
         recorder.relay.feed(bytes.fromhex(sent))
     assert not recorder.written
-    assert recorder.relay.kept_bytes == 0
+    assert recorder.relay.buffered_bytes == 0
 
 
 def test_unreadable_frame_of_a_broker_passes() -> None:
