@@ -85,7 +85,7 @@ class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGroup"):
-    """Only the error code."""
+    """A response with only an error code."""
 
 
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):

@@ -54,7 +54,7 @@ class ReplicaPhase(StrEnum):
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
     """The reported state of the replica. `phase` is one of PHASES: a ReplicaPhase, or `off` without a
-    replica. `reason` is the reason why it does not answer. `answers`, `compared`, `differences` and
+    replica. `reason` is why the replica does not answer. `answers`, `compared`, `differences` and
     `seedings` count from the start of the service. `lead_s` and `lead_bytes` are as in
     `streaming.replica.follower`. `alarm` is a problem that an operator has to solve, or None.
     """

@@ -83,9 +83,9 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     delivered: int = 0
     redelivered: int = 0
     before_last: int = 0
-    """Offsets that were delivered one time less than the limit."""
+    """The number of offsets that were delivered one time less than the limit."""
     last: int = 0
-    """Offsets that were delivered as often as the limit allows."""
+    """The number of offsets that were delivered as often as the limit allows."""
     accepted: int = 0
     released: int = 0
     rejected: int = 0

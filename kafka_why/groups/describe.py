@@ -358,5 +358,5 @@ def state_remark(group_id: str, state: str, type_: str = "consumer") -> str | No
         NOT_READY: f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or "
         "have wrong numbers of partitions.",
     }
-    is_moving = state in _REBALANCING
-    return f"Warning: {kind} group '{group_id}' is rebalancing." if is_moving else remarks.get(state)
+    is_rebalancing = state in _REBALANCING
+    return f"Warning: {kind} group '{group_id}' is rebalancing." if is_rebalancing else remarks.get(state)

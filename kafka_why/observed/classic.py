@@ -228,7 +228,7 @@ def remove_epochs(seen: Observation) -> None:
         seen.delete("OB12", _ENDED)
 
 
-def become_classic(seen: Observation, now: ClassicGeneration) -> None:
+def convert_to_classic(seen: Observation, now: ClassicGeneration) -> None:
     """Convert a group of the consumer protocol to a classic group with this generation."""
     group = seen.group
     had = {} if group.epochs is None else group.epochs.subscriptions

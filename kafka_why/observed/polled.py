@@ -331,12 +331,12 @@ def _current_assignment(
     """Return a member's current assignment. Polls do not show the partitions that the member has to give up.
     They do not show its state, either, which is known only at the epoch of the target assignment.
     """
-    is_there = member.epoch == poll.assignment_epoch
+    is_at_target_epoch = member.epoch == poll.assignment_epoch
     has_all = member.assigned == _target(member, poll)
     return MemberAssignment(
         epoch=member.epoch,
         previous_epoch=member.epoch if before is None else before.epoch,
-        state=_NOT_SHOWN if not is_there else _STABLE if has_all else _WAITS,
+        state=_NOT_SHOWN if not is_at_target_epoch else _STABLE if has_all else _WAITS,
         assigned=member.assigned,
         revoking={},
     )

@@ -76,7 +76,7 @@ def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
     if was is None:
         classic.observe_generation(seen, record)
     elif was.is_ending:
-        classic.become_classic(seen, record)
+        classic.convert_to_classic(seen, record)
     else:  # the records that ended the group with epochs are missing
         seen.group.epochs = None
         classic.begin_again(seen, record)

@@ -174,8 +174,8 @@ class _EqualAssignment:
         return owned
 
     def _distribute(self, partitions: list[int]) -> None:
-        """Give partitions in turns to the members below their quota, then an extra partition each
-        to others.
+        """Give partitions in turns to the members below their quota. Then give an extra partition each to
+        members at their quota.
         """
         place = 0
         for partition in partitions:

@@ -52,8 +52,8 @@ _SECOND_MS = 1_000  # clients report whole seconds
 
 
 class Push(NamedTuple):
-    """A push of a client's metrics, and when it arrived. `kafka_why.contract.telemetry` has the metrics'
-    names.
+    """A push of a client's metrics, which arrived at `at_ms`. `kafka_why.contract.telemetry` has the names of
+    the metrics.
     """
 
     at_ms: int
@@ -266,7 +266,9 @@ MAX_MEMBERS = 20
 def read_telemetry(
     reader: TopicReader, layout: TopicLayout, group_id: str, entries: Sequence[AnyHistoryEntry]
 ) -> Telemetry:
-    """Return the metrics pushed since shortly before the first of these entries. Raises KafkaError."""
+    """Return the metrics that were pushed since LOOKBACK_MS before the first of `entries`. Raises
+    KafkaError.
+    """
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
         return NO_TELEMETRY  # observers and coordinators of earlier versions have no such topic

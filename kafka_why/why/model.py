@@ -131,9 +131,9 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 
     `target_after_ms` is the time from the beginning of the rebalance until a target assignment of this epoch,
     or of a later one, was computed, or None if it is not computed yet. `changed_targets` is the number of
-    members whose target it changed. In a share group a new target assignment waits for the assignment
-    interval: `last_target_before_ms` is the time from the last target assignment to this change, or None if
-    unknown.
+    members whose target this assignment changed. In a share group a new target assignment waits for the
+    assignment interval. There `last_target_before_ms` is the time from the last target assignment to this
+    change, or None if unknown.
     """
 
     epoch: int

@@ -202,7 +202,9 @@ def needless_with_subscriptions(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """Return the number of needless moves if the current members subscribe to different topics."""
+    """Return the number of needless moves if members subscribe to different topics. `last` and `now` are as
+    in `needless`, and `subscriptions` has the current members.
+    """
     counts: dict[str, int] = {}
     for topic, number in [*last, *now]:
         counts[topic] = max(counts.get(topic, 0), number + 1)

@@ -190,14 +190,16 @@ class GroupRecords:
     @property
     def history(self) -> History:
         """The entries as a history, with a note about the time since which no record is missing. If the group
-        existed before its first entry, this is the time of the first entry, because its cause is unknown.
+        existed before its first entry, this is the time of the first entry, whose cause is in older records.
         """
         number, walk = self.walk.next_offset - self.walk.first, self.walk
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._log_start
         note = f"read from {name}, which is complete"
         if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._log_start == 0):
             earlier = COMPACTED if is_all else "older records were not read (--since)"
-            found_ms = [one.at_ms for one in self.entries[:1] if one.type is not EntryType.GROUP_CREATED]
+            found_ms = [
+                entry.at_ms for entry in self.entries[:1] if entry.type is not EntryType.GROUP_CREATED
+            ]
             whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
             note = f"read from {name}, which has every record since {whole}; {earlier}"
         return History([*self.entries], frozenset(), from_start=False, records_read=number, notes=[note])

@@ -74,7 +74,7 @@ class GroupPoller:
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
             asked_ms = now_ms()
             try:
-                found = self._ask(_REQUESTS[kind](self._group_id))
+                found = self._send(_REQUESTS[kind](self._group_id))
             except (GroupIdNotFoundError, IncompatibleBrokerVersion, UnsupportedVersionError):
                 continue
             if found.group_state != DEAD:
@@ -91,7 +91,7 @@ class GroupPoller:
         found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
         return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
 
-    def _ask(self, request: Any) -> Any:
+    def _send(self, request: Any) -> Any:
         """Send a request to the group's coordinator. After a retriable error, the next call looks up the
         coordinator again.
         """

@@ -154,7 +154,9 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
 
 
 def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozenset[str], list[MemberId]]:
-    """Return disjoint sets of topics, each with its members: no member subscribes to topics of two sets."""
+    """Divide the topics into sets so that no member subscribes to topics of two sets. Return the sets with
+    the members that subscribe to their topics.
+    """
     parts: dict[frozenset[str], list[MemberId]] = {}
     for member_id, topics in subscriptions.items():
         touched = [part for part in parts if part & set(topics)]

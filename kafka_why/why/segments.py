@@ -71,8 +71,8 @@ def by_incarnation(
 
 
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
-    """Divide a life into phases of one group type each. Return each phase with True if it has epochs: then it
-    is of a consumer, share or streams group. A GroupConverted entry is the first entry of a phase.
+    """Divide a life into phases with one group type each. Return each phase with True if its group type has
+    epochs (consumer, share, streams). A GroupConverted entry is the first entry of a phase.
     """
     found: list[tuple[bool, IncarnationHistory[HistoryEntry]]] = []
     before = life.begins_after

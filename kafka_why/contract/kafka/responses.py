@@ -41,11 +41,11 @@ class SyncGroupResponse(Response, frozen=True, kw_only=True, tag="SyncGroup"):
 
 
 class OversizedRequestResponse(Response, frozen=True, kw_only=True, tag="OversizedRequest"):
-    """Only the error code."""
+    """A response with only an error code."""
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True, tag="Heartbeat"):
-    """Only the error code."""
+    """A response with only an error code."""
 
 
 class LeftMember(Struct, frozen=True):
@@ -89,7 +89,7 @@ class TxnOffsetCommitResponse(Response, frozen=True, kw_only=True, tag="TxnOffse
 
 
 class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="TransactionMarker"):
-    """Only the error code."""
+    """A response with only an error code."""
 
 
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
@@ -170,7 +170,7 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
 
 
 class DeleteGroupResponse(Response, frozen=True, kw_only=True, tag="DeleteGroup"):
-    """Only the error code."""
+    """A response with only an error code."""
 
 
 class AssignedTopicPartitions(Struct, frozen=True):
@@ -346,7 +346,7 @@ class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="Des
 
 
 class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterGroupConfigs"):
-    """Only the error code and its text."""
+    """A response with only an error code and its text."""
 
     error_message: str | None = None
 

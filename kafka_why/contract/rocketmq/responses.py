@@ -55,7 +55,7 @@ class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
 
 
 class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
-    """Only the code."""
+    """A response with only a code."""
 
 
 class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
@@ -71,7 +71,7 @@ class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_M
 
 
 class UnlockBatchMqResponse(Response, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
-    """Only the code."""
+    """A response with only a code."""
 
 
 class MessageQueueAssignment(Struct, frozen=True):
@@ -90,7 +90,7 @@ class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_AS
 
 
 class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
-    """Only the code."""
+    """A response with only a code."""
 
 
 class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):

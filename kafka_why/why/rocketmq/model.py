@@ -212,7 +212,7 @@ def symptoms(
 
 
 def clients_text(consumers: Iterable[Consumer]) -> str:
-    """Return clients with their addresses: `worker-1 (10.0.0.1:5, 10.0.0.2:7), worker-2 (10.0.0.3:9)`."""
+    """Return a text such as `worker-1 (10.0.0.1:5, 10.0.0.2:7), worker-2 (10.0.0.3:9)`."""
     places: dict[str, list[str]] = {}
     for consumer in consumers:
         at = places.setdefault(consumer.client_id, [])
@@ -276,13 +276,13 @@ def _views(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
     """Yield the brokers that have lacked some of the clients for longer than VIEWS_DIFFER_MS."""
     since_ms = None
     for change in reversed(changes):
-        if len({frozenset(there) for there in _by_broker(change).values()}) < 2:
+        if len({frozenset(client_ids) for client_ids in _by_broker(change).values()}) < 2:
             break
         since_ms = change.at_ms
     if since_ms is None or now_ms - since_ms < VIEWS_DIFFER_MS:
         return
-    for broker, there in _by_broker(changes[-1]).items():
-        absent = [consumer for consumer in changes[-1].consumers if consumer.client_id not in there]
+    for broker, client_ids in _by_broker(changes[-1]).items():
+        absent = [consumer for consumer in changes[-1].consumers if consumer.client_id not in client_ids]
         if absent:
             yield Symptom(
                 kind=SymptomKind.VIEWS,
@@ -308,13 +308,13 @@ def _flapping(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
     places: dict[str, list[str]] = defaultdict(list)
     before: dict[str, list[Consumer]] = {}
     for change in changes:
-        there: dict[str, list[Consumer]] = defaultdict(list)
+        present: dict[str, list[Consumer]] = defaultdict(list)
         for consumer in change.consumers:
-            there[consumer.client_id].append(consumer)
-        for client_id in before.keys() - there.keys():
+            present[consumer.client_id].append(consumer)
+        for client_id in before.keys() - present.keys():
             gone[client_id].append(change)
             places[client_id].append(before[client_id][0].place)
-        before = there
+        before = present
     for client_id, went in gone.items():
         last_ms = went[-1].at_ms
         recent = [change for change in went if last_ms - change.at_ms <= FLAPS_WITHIN_MS]

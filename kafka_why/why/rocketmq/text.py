@@ -151,17 +151,17 @@ def _details(change: Change, report: Report) -> Lines:
                 yield "to do", TO_DO_DUPLICATE
     for client_id in dict.fromkeys(duplicate.client_id for duplicate in change.released):
         yield "over", f"client id {client_id} is on a single connection again"
-    yield from _differing(change, report)
+    yield from _difference_lines(change, report)
     if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
         yield "topics", change.topics_reason
-    notified = _notified(change)
+    notified = _notification(change)
     if notified is not None:
         yield "notified", notified
     if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
         yield "clients", _clients(change.consumers) if change.consumers else "none"
 
 
-def _differing(change: Change, report: Report) -> Lines:
+def _difference_lines(change: Change, report: Report) -> Lines:
     for difference in report.differences:
         if difference.began == change.number:
             yield "differ", f"{_lasted_text(difference, report.now_ms)}: {difference.reason}"
@@ -186,7 +186,7 @@ def _causes(change: Change) -> Lines:
                 yield "on", f"connection {concerned.connection}{of}"
 
 
-def _notified(change: Change) -> str | None:
+def _notification(change: Change) -> str | None:
     """Return the notification that the coordinator sent, or the reason why it sent none. Return None if a
     notification is never expected for the kind of change.
     """
