@@ -68,6 +68,8 @@ SetName = Literal[
     "axe",
     "rocketmq",
     "rocketmq_example",
+    "rocketmq_proxy",
+    "rocketmq_grpc",
     "rocketmq_4_9",
 ]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
