@@ -100,7 +100,7 @@ async def serve_find_coordinator(context: RequestContext, request: Any) -> Field
             if is_beyond
             else await _find(context, request.key_type, key)
         )
-        await slices.rest()
+        await slices.pause()
     if many:
         return {"coordinators": found}
     (only,) = found

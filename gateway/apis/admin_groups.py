@@ -77,7 +77,7 @@ async def _encode_list(context: RequestContext, wanted: _ListKey, groups: Listin
     is_shown = _group_filter(context, wanted)
     for some in batches(groups):
         encoder.add(map(_list_entry, filter(is_shown, some)))
-        await slices.rest()
+        await slices.pause()
     return encoder.encoded()
 
 
@@ -128,7 +128,7 @@ async def _screen_list(context: RequestContext, message: bytes) -> Screened | No
                 if group.protocol_type == SHARE
                 and (describes_all or may_describe_group(context, group.group_id))
             )
-            await slices.rest()
+            await slices.pause()
         shares, listed = encoder.encoded(), own["groups"]
         both = EncodedList(shares.count + listed.count, shares.entries + listed.entries)
         return {

@@ -224,7 +224,7 @@ async def topic_errors(
     found = await context.services.cluster.topics_by_id(ids, age_max_s) if ids else {}
     errors, slices = dict[TopicKey, GatewayError](), context.slices()
     for key in wanted:
-        await slices.rest()
+        await slices.pause()
         topic = found.get(key) if isinstance(key, UUID) else None
         name = key if isinstance(key, str) else None if topic is None else topic.name
         if name is None:

@@ -47,11 +47,11 @@ async def map_items(
             if number:  # the quota has already counted the request itself
                 await context.fan_out.pay(context)
             tasks.append(await batch.start(work, item))
-            await slices.rest()
+            await slices.pause()
     results = [task.result() for task in tasks]
     for item in items[len(results) :]:
         results.append(refuse(item))
-        await slices.rest()
+        await slices.pause()
     return results
 
 

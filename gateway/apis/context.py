@@ -131,7 +131,7 @@ class ShareSession:
         return on_start
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a request of the member. Return the function that receives the response's parts."""
+        """Count a request of the member. Return the function that receives the parts of the response."""
         assert self.member is not None, "the member is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
@@ -210,9 +210,11 @@ class SendingBackend(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
-    needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
-    for the one that they connected to. Without `authorizer` the gateway checks no ACLs. With
+    """The services of handlers.
+
+    `listener_port` returns the port of a broker's listener, and opens the listener if needed. `advertised`
+    returns the address that clients get for a broker whose listener has this port, or None if they get the
+    address to which they connected. Without `authorizer` the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol`
     KIP-848 is off. Without `telemetry` requests about clients' metrics pass to the brokers. Frames larger
     than `frame_max_bytes` are refused. Without `deliveries` share groups' records are not counted. `deciding`
@@ -238,9 +240,10 @@ class Services:
 
 
 class Deferred(Struct, frozen=True):
-    """A response that `fields` builds when the coordinator's response arrives. With `holds_back` the
-    connection's next request does not start earlier, because the response may be parked, or some requests to
-    the coordinator are not sent yet.
+    """A response that `fields` builds when the coordinator's response arrives.
+
+    With `holds_back` the connection's next request does not start before this response is ready. The reason
+    is that the response may be parked, or that some requests to the coordinator are not sent yet.
     """
 
     response: asyncio.Future[Any]
@@ -295,7 +298,7 @@ class RequestContext(Struct, frozen=True):
         return self.header.api_version
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return True if the client may do this operation on the resource."""
+        """Return True if the client may perform this operation on the resource."""
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.may(self.principal, self.client_host, operation, kind, name)
 

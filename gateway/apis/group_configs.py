@@ -366,10 +366,10 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         found = {name for name, kind in brokers if kind == _GROUP}
         for some in batches(brokers):
             encoder.add({"resource_name": name, "resource_type": kind} for name, kind in some)
-            await slices.rest()
+            await slices.pause()
         for ids in batches(configured):
             encoder.add({"resource_name": id_, "resource_type": _GROUP} for id_ in ids if id_ not in found)
-            await slices.rest()
+            await slices.pause()
         return {**throttled, "error_code": ErrorCode.NONE, "config_resources": encoder.encoded()}
 
     return Screened(message, {}, answer=answer)

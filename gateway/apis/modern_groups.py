@@ -60,11 +60,11 @@ class _AddedMetadata(Struct, frozen=True):
     looked: dict[str, RegexResolution] | UnsetType = UNSET
 
 
-_NO_FACTS = _AddedMetadata()
+_NOTHING_ADDED = _AddedMetadata()
 
 
 async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Send a member's heartbeat to the coordinator, with the metadata of its topics."""
+    """Send a member's heartbeat to the coordinator, with metadata of the topics to which it subscribes."""
     refused = _consumer_refused(context, request)
     if refused is not None:
         return refused
@@ -100,18 +100,18 @@ async def _resolve_requested(
 
 
 def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer as `serve_consumer_heartbeat` does. Return None for requests about topics, which are rare."""
+    """Answer as `serve_consumer_heartbeat` does. Return None if topics need metadata, which is rare."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
     if context.caches.requested_patterns and context.caches.requested_patterns.is_requested(
         request.group_id, request.member_id
     ):
         return None
-    return _consumer_refused(context, request) or _send_consumer(context, request, _NO_FACTS)
+    return _consumer_refused(context, request) or _send_consumer(context, request, _NOTHING_ADDED)
 
 
 def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Rows HB1 to HB3."""
+    """Return the response if the heartbeat is refused (rows HB1 to HB3), else None."""
     if not context.services.consumer_protocol:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -119,7 +119,7 @@ def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
     return None if _may_describe_all(context, request.subscribed_topic_names) else _TOPIC_REFUSED
 
 
-def _send_consumer(context: RequestContext, request: Any, facts: _AddedMetadata) -> Deferred:
+def _send_consumer(context: RequestContext, request: Any, added: _AddedMetadata) -> Deferred:
     owned = request.topic_partitions
     response = context.send(
         ConsumerGroupHeartbeat(
@@ -133,10 +133,10 @@ def _send_consumer(context: RequestContext, request: Any, facts: _AddedMetadata)
             subscribed_topic_regex=request.subscribed_topic_regex,
             server_assignor=request.server_assignor,
             topic_partitions=None if owned is None else [_owned(topic) for topic in owned],
-            topics=facts.topics,
-            regex=facts.regex,
+            topics=added.topics,
+            regex=added.regex,
             checks_topics=UNSET if context.services.authorizer is None else True,
-            looked=facts.looked,
+            looked=added.looked,
         )
     )
     return Deferred(response, partial(_consumer_fields, context.caches.requested_patterns))
@@ -165,7 +165,7 @@ _INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
 
 
 async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Send a member's heartbeat to the coordinator, with the metadata of its topics."""
+    """Send a member's heartbeat to the coordinator, with metadata of the topics to which it subscribes."""
     refused = _share_refused(context, request)
     if refused is not None:
         return refused
@@ -179,14 +179,17 @@ async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields
 
 
 def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer as `serve_share_heartbeat` does. Return None for requests about topics, which are rare."""
+    """Answer as `serve_share_heartbeat` does. Return None if topics need metadata, which is rare."""
     if request.subscribed_topic_names is not None:
         return None
     return _share_refused(context, request) or _send_share(context, request, None)
 
 
 def _share_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Rows SH1 to SH4, and SF24: the coordinator's own topics are not queues."""
+    """Return the response if the heartbeat is refused (rows SH1 to SH4), else None.
+
+    The coordinator's own topics are refused because they are not queues (row SF24).
+    """
     if not context.services.share_groups.are_ours:
         return OFF
     if not may_read_group(context, request.group_id):

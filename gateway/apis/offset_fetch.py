@@ -198,7 +198,7 @@ async def _partitions_to_fetch(slices: Slices, part: _Part) -> list[TopicPartiti
             wanted.append(TopicPartitions(known.topic.name, topic.partition_indexes, topic_id))
         elif known.name:
             wanted.append(TopicPartitions(known.name, topic.partition_indexes))
-        await slices.rest()
+        await slices.pause()
     return wanted
 
 

@@ -30,7 +30,7 @@ class Slices:
         self._turns = turns
         self._began_s = time.monotonic()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Let other work run if this slice has used its time."""
         if time.monotonic() - self._began_s > _SLICE_S:
             async with self._turns:
@@ -40,14 +40,14 @@ class Slices:
     async def run(self, steps: Steps) -> None:
         """Do all steps, and let other work run between slices."""
         for _ in steps:
-            await self.rest()
+            await self.pause()
 
     async def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the result of `work` for each item, in order."""
         results: list[R] = []
         for some in batches(items):
             results += map(work, some)
-            await self.rest()
+            await self.pause()
         return results
 
     async def kept(self, is_kept: Callable[[T], bool], items: Sequence[T]) -> list[T]:

@@ -119,12 +119,12 @@ def test_long_list_is_sent_in_batches_one_per_loop_iteration(
 
 @pytest.mark.usefixtures("no_time")
 def test_description_of_many_members_is_built_in_slices() -> None:
-    rests = 0
+    pauses = 0
 
     class Counting(Slices):
-        async def rest(self) -> None:
-            nonlocal rests
-            rests += 1
+        async def pause(self) -> None:
+            nonlocal pauses
+            pauses += 1
 
     class Context(SimpleNamespace):
         services = SimpleNamespace(authorizer=None)
@@ -156,7 +156,7 @@ def test_description_of_many_members_is_built_in_slices() -> None:
         return described
 
     assert [one["member_id"] for one in asyncio.run(play())] == [f"m{n}" for n in range(MANY)]
-    assert rests >= 2 * MANY // BATCH
+    assert pauses >= 2 * MANY // BATCH
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
