@@ -61,26 +61,30 @@ class TimestampSearch:
             return False
         if self._searches is None:
             newest = self._newest
-            first = ask({where: 0 for where, found in newest.items() if found is not None and found[1] >= 0})
+            first = ask(
+                {partition: 0 for partition, found in newest.items() if found is not None and found[1] >= 0}
+            )
             self._searches = {
-                where: _Search(self._offsets[where], found, last)
-                for where, found in first.items()
-                if found is not None and (last := newest[where]) is not None
+                partition: _Search(self._offsets[partition], found, last)
+                for partition, found in first.items()
+                if found is not None and (last := newest[partition]) is not None
             }
         else:
-            probes = {where: search.probe_ms(self._rounds) for where, search in self._open().items()}
-            for where, found in ask(probes).items():
-                self._searches[where].narrow(found)
+            probes = {partition: search.probe_ms(self._rounds) for partition, search in self._open().items()}
+            for partition, found in ask(probes).items():
+                self._searches[partition].narrow(found)
             self._rounds += 1
         return not self._open() or self._rounds >= MAX_ROUNDS
 
     def _open(self) -> "dict[Partition, _Search]":
-        return {where: search for where, search in (self._searches or {}).items() if not search.is_over}
+        return {
+            partition: search for partition, search in (self._searches or {}).items() if not search.is_over
+        }
 
     @property
     def lags_ms(self) -> dict[Partition, int]:
         """The lags that the search has found so far."""
-        return {where: search.lag_ms for where, search in (self._searches or {}).items()}
+        return {partition: search.lag_ms for partition, search in (self._searches or {}).items()}
 
 
 class _Search:
@@ -146,9 +150,9 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
         admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.LATEST)) if with_leader else {}
     )
     return {
-        (where.topic, where.partition): LogBounds(earliest[where].offset, answer.offset)
-        for where, answer in latest.items()
-        if where in earliest
+        (partition.topic, partition.partition): LogBounds(earliest[partition].offset, answer.offset)
+        for partition, answer in latest.items()
+        if partition in earliest
     }
 
 
@@ -156,11 +160,11 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
     """Return each partition's first record whose timestamp is at least the given time, or None. For `NEWEST`
     return the record with the greatest timestamp. Sends a request to each leading broker. Raises KafkaError.
     """
-    wanted = {TopicPartition(*where): at_ms for where, at_ms in times_ms.items()}
+    wanted = {TopicPartition(*partition): at_ms for partition, at_ms in times_ms.items()}
     found = admin.list_partition_offsets(wanted) if wanted else {}
     return {
-        (where.topic, where.partition): None if at.offset < 0 else (at.offset, at.timestamp)
-        for where, at in found.items()
+        (partition.topic, partition.partition): None if at.offset < 0 else (at.offset, at.timestamp)
+        for partition, at in found.items()
     }
 
 

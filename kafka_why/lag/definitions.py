@@ -51,7 +51,7 @@ def ownership(view: GroupSnapshot) -> Ownership:
     if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
         return UNKNOWN
     try:
-        holders = {where: m.member_id for m in view.members for where in held(m, view.protocol_type)}
+        holders = {partition: m.member_id for m in view.members for partition in held(m, view.protocol_type)}
     except ProtocolError:
         return UNKNOWN
     return Ownership(view.state_timestamp_ms, holders, _topics(view) if view.members else None)
@@ -171,11 +171,11 @@ class Troubles:
 def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
     """Return the partitions with harmful lags. Each partition has only one kind of harmful lag."""
     found = Troubles()
-    for where, lag in lags.items():
-        if is_stuck(lag, ownership.holders.get(where), now_ms):
-            found.stuck[where] = lag
-        elif has_no_owner(lag, *where, ownership, now_ms):
-            found.without_owner[where] = lag
+    for partition, lag in lags.items():
+        if is_stuck(lag, ownership.holders.get(partition), now_ms):
+            found.stuck[partition] = lag
+        elif has_no_owner(lag, *partition, ownership, now_ms):
+            found.without_owner[partition] = lag
         elif is_falling_behind(lag, now_ms):
-            found.falling_behind[where] = lag
+            found.falling_behind[partition] = lag
     return found

@@ -210,33 +210,33 @@ class LagBook:
         `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id, topic, number = decode_offset_key(key)
-        where = (topic, number)
+        partition = (topic, number)
         if value is None:
             commits = self._groups.get(group_id, {})
-            commits.pop(where, None)
+            commits.pop(partition, None)
             if not commits:
                 self._groups.pop(group_id, None)
             return group_id
         committed = decode_offset(value)
-        self._set_commit(group_id, where, committed.offset, committed.committed_at_ms)
+        self._set_commit(group_id, partition, committed.offset, committed.committed_at_ms)
         return group_id
 
     def set_commits(self, group_id: str, commits: Mapping[Partition, tuple[int, int]]) -> None:
         """Replace all committed offsets of a group. `commits` has the offsets and the times of the
         commits.
         """
-        for where in self._groups.get(group_id, {}).keys() - commits.keys():
-            del self._groups[group_id][where]
-        for where, (offset, at_ms) in commits.items():
-            self._set_commit(group_id, where, offset, at_ms)
+        for partition in self._groups.get(group_id, {}).keys() - commits.keys():
+            del self._groups[group_id][partition]
+        for partition, (offset, at_ms) in commits.items():
+            self._set_commit(group_id, partition, offset, at_ms)
         if not commits:
             self._groups.pop(group_id, None)
 
-    def _set_commit(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
+    def _set_commit(self, group_id: str, partition: Partition, offset: int, at_ms: int) -> None:
         commits = self._groups.setdefault(group_id, {})
-        known = commits.get(where)
+        known = commits.get(partition)
         if known is None:
-            commits[where] = _Commit(offset, at_ms, at_ms)
+            commits[partition] = _Commit(offset, at_ms, at_ms)
             return
         if offset != known.offset:
             known.stands_since_ms = at_ms
@@ -250,8 +250,8 @@ class LagBook:
         self._polls += 1
         self._behind = set()
         for group_id, commits in self._groups.items():
-            for where, commit in commits.items():
-                log = bounds.get(where)
+            for partition, commit in commits.items():
+                log = bounds.get(partition)
                 records = 0 if log is None else lag_records(commit.offset, log)
                 if records:
                     self._behind.add(group_id)
@@ -260,13 +260,13 @@ class LagBook:
                 if commit.trend is not None and log is not None:
                     commit.trend.add(records, at_ms)
                 if records and log is not None:
-                    self._store_arrival(where, commit, next_offset(commit.offset, log))
+                    self._store_arrival(partition, commit, next_offset(commit.offset, log))
 
-    def _store_arrival(self, where: Partition, commit: _Commit, offset: int) -> None:
+    def _store_arrival(self, partition: Partition, commit: _Commit, offset: int) -> None:
         """Store the exact time of a record, because the samples around its arrival are dropped later."""
         if commit.arrival_offset == offset and not commit.is_rough:
             return
-        arrival = self._logs.arrival(where, offset)
+        arrival = self._logs.arrival(partition, offset)
         if arrival is not None and _is_exact(*arrival):
             commit.arrival_offset, commit.arrival_ms, commit.is_rough = offset, arrival[1].ms, False
 
@@ -291,21 +291,21 @@ class LagBook:
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
-            for where, commit in commits.items():
-                offset = self._next_inexact(where, commit)
+            for partition, commit in commits.items():
+                offset = self._next_inexact(partition, commit)
                 if offset is not None and (
-                    where not in found or commit.requested_at < found[where][0].requested_at
+                    partition not in found or commit.requested_at < found[partition][0].requested_at
                 ):
-                    found[where] = (commit, offset)
-        oldest = sorted(found, key=lambda where: found[where][0].requested_at)[:MAX_LOOK_UPS]
-        self._requests = {where: self._time_request(where, *found[where]) for where in oldest}
-        return {where: found[where][1] for where in oldest}
+                    found[partition] = (commit, offset)
+        oldest = sorted(found, key=lambda partition: found[partition][0].requested_at)[:MAX_LOOK_UPS]
+        self._requests = {partition: self._time_request(partition, *found[partition]) for partition in oldest}
+        return {partition: found[partition][1] for partition in oldest}
 
-    def _time_request(self, where: Partition, commit: _Commit, offset: int) -> _TimeRequest:
-        newest_ms, log = self._logs.newest_ms(where), self._logs.bounds(where)
+    def _time_request(self, partition: Partition, commit: _Commit, offset: int) -> _TimeRequest:
+        newest_ms, log = self._logs.newest_ms(partition), self._logs.bounds(partition)
         assert newest_ms is not None and log is not None, "the offset is behind the log's end"
         return _TimeRequest(
-            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_exact(where, log)
+            commit, commit.offset, offset, newest_ms, is_rough=not self._is_newest_exact(partition, log)
         )
 
     def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
@@ -313,24 +313,26 @@ class LagBook:
         unknown lags. A lag is too long if the group has committed a later offset meanwhile. The next result
         corrects it.
         """
-        for where in wanted.keys() & self._requests.keys():
-            request = self._requests.pop(where)
+        for partition in wanted.keys() & self._requests.keys():
+            request = self._requests.pop(partition)
             commit = request.commit
             commit.requested_at = self._polls
             is_older = request.offset < commit.arrival_offset  # the polls have shown a later record meanwhile
-            if where in lags_ms and commit.offset >= request.committed and not is_older:
+            if partition in lags_ms and commit.offset >= request.committed and not is_older:
                 commit.arrival_offset, commit.is_rough = request.offset, request.is_rough
-                commit.arrival_ms = request.newest_ms - lags_ms[where]
+                commit.arrival_ms = request.newest_ms - lags_ms[partition]
 
     def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
         """Return the lag of each partition with a committed offset. `settled_ms` is the time when the group
         settled.
         """
         commits = self._groups.get(group_id, {})
-        return {where: self._lag(where, commit, settled_ms or 0) for where, commit in commits.items()}
+        return {
+            partition: self._lag(partition, commit, settled_ms or 0) for partition, commit in commits.items()
+        }
 
-    def _lag(self, where: Partition, commit: _Commit, settled_ms: int) -> PartitionLag:
-        log, stands_ms = self._logs.bounds(where), commit.stands_since_ms
+    def _lag(self, partition: Partition, commit: _Commit, settled_ms: int) -> PartitionLag:
+        log, stands_ms = self._logs.bounds(partition), commit.stands_since_ms
         if log is None:
             return PartitionLag(commit.offset, commit.at_ms, stands_ms)
         records = lag_records(commit.offset, log)
@@ -341,14 +343,14 @@ class LagBook:
             commit.at_ms,
             stands_ms,
             records=records,
-            ms=self._lag_ms(where, commit, log),
-            grew_ms=self._logs.grew_ms(where, max(stands_ms, settled_ms)),
+            ms=self._lag_ms(partition, commit, log),
+            grew_ms=self._logs.grew_ms(partition, max(stands_ms, settled_ms)),
             rises=commit.trend is not None and commit.trend.rises,
         )
 
-    def _lag_ms(self, where: Partition, commit: _Commit, log: LogBounds) -> int | None:
+    def _lag_ms(self, partition: Partition, commit: _Commit, log: LogBounds) -> int | None:
         offset = next_offset(commit.offset, log)
-        arrival, newest_ms = self._logs.arrival(where, offset), self._logs.newest_ms(where)
+        arrival, newest_ms = self._logs.arrival(partition, offset), self._logs.newest_ms(partition)
         if arrival is None or newest_ms is None:
             return None
         before, last = arrival
@@ -365,19 +367,21 @@ class LagBook:
             before = TimedRecord(known.offset, min(max(known.ms, before.ms), last.ms))
         return lag_ms(_time_between(before, last, offset), newest_ms)
 
-    def _next_inexact(self, where: Partition, commit: _Commit) -> int | None:
+    def _next_inexact(self, partition: Partition, commit: _Commit) -> int | None:
         """Return the next offset if the time of its record is not exact and can be requested, else None."""
-        log = self._logs.bounds(where)
+        log = self._logs.bounds(partition)
         if log is None or not lag_records(commit.offset, log):
             return None
         offset = next_offset(commit.offset, log)
-        if commit.arrival_offset == offset and not (commit.is_rough and self._is_newest_exact(where, log)):
+        if commit.arrival_offset == offset and not (
+            commit.is_rough and self._is_newest_exact(partition, log)
+        ):
             return None
-        arrival = self._logs.arrival(where, offset)
+        arrival = self._logs.arrival(partition, offset)
         return None if arrival is None or _is_exact(*arrival) else offset
 
-    def _is_newest_exact(self, where: Partition, log: LogBounds) -> bool:
-        arrival = self._logs.arrival(where, log.latest - 1)
+    def _is_newest_exact(self, partition: Partition, log: LogBounds) -> bool:
+        arrival = self._logs.arrival(partition, log.latest - 1)
         return arrival is not None and _is_exact(*arrival)
 
 

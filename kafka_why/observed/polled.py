@@ -49,7 +49,7 @@ class ClassicPoll(Struct, frozen=True):
     The subscriptions and assignments of members are empty bytes unless the group is Stable.
     """
 
-    asked_ms: int
+    requested_ms: int
     answered_ms: int
     state: str
     protocol_type: str
@@ -58,7 +58,7 @@ class ClassicPoll(Struct, frozen=True):
 
     def shifted(self, by_ms: int) -> "ClassicPoll":
         """Return the poll with `by_ms` added to its times."""
-        return replace(self, asked_ms=self.asked_ms + by_ms, answered_ms=self.answered_ms + by_ms)
+        return replace(self, requested_ms=self.requested_ms + by_ms, answered_ms=self.answered_ms + by_ms)
 
 
 class RebalanceDetector:
@@ -83,7 +83,7 @@ class RebalanceDetector:
         """
         before = self._run
         if poll.state not in REBALANCING:
-            self._run, self.completing_ms, self._stable_ms = None, None, poll.asked_ms
+            self._run, self.completing_ms, self._stable_ms = None, None, poll.requested_ms
             return (
                 None if before is None else _to_sighting(before.run, before.first_ms, before.within_ms, poll)
             )
@@ -219,7 +219,7 @@ class PolledGroup:
         has_members = group is not None and group.classic is not None
         was_rebalancing, completing_ms = self._detector.is_rebalancing, self._detector.completing_ms
         seen = self._detector.apply(
-            poll, group.classic.since_ms if group and group.classic else poll.asked_ms
+            poll, group.classic.since_ms if group and group.classic else poll.requested_ms
         )
         if poll.state not in REBALANCING:
             reported = max(map(_reported_generation, poll.members), default=0)

@@ -104,7 +104,7 @@ class Pools:
         """Return the owner and the previous owner of the partition, except its current holder."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
         nowhere = (NOBODY, self.holder[partition])
-        if owner in nowhere and previous in nowhere:  # the usual case: its owner holds it
+        if owner in nowhere and previous in nowhere:  # the usual case: the owner holds the partition
             return []
         return sorted({owner, previous}.difference(nowhere))
 

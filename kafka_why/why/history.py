@@ -166,8 +166,8 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
         yield entry
 
 
-# A record's timestamp is by its writer's clock, at or after its entry's time, which is by the brokers' clock.
-# The margin is twice the allowed difference: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.
+# A record's timestamp is from its writer's clock, and at or after its entry's time, which is from a broker's
+# clock. The margin is twice the allowed skew (`streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`).
 STAMP_MARGIN_MS = 10_000
 _ASSIGNMENTS = 2
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)

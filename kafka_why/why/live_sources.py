@@ -86,9 +86,9 @@ class LiveOffsetsTopic:
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller = None
-        asked_ms, passed = now_ms(), walk.next_offset
+        requested_ms, passed = now_ms(), walk.next_offset
         self._topic.read_new_records(part)
-        self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
+        self._clock.read(walk.last_ms if walk.next_offset > passed else None, requested_ms, now_ms())
         if isinstance(poll, ClassicPoll) and part.group is not None and part.group.classic is not None:
             seen = self._detector.apply(poll.shifted(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
@@ -116,12 +116,12 @@ class BrokersClock:
         """The time by which this machine's clock is ahead, negative if it is behind."""
         return min(max(0, self._least_ms), self._most_ms)
 
-    def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
+    def read(self, appended_ms: int | None, requested_ms: int, answered_ms: int) -> None:
         """Apply the timestamp of the newest record in a read, or None if the read had no new record."""
         if appended_ms is not None and self._before_ms is not None:
             self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
             self._most_ms = min(self._most_ms, answered_ms - appended_ms)
-        self._before_ms = asked_ms
+        self._before_ms = requested_ms
 
 
 class Polling:

@@ -72,14 +72,14 @@ class GroupPoller:
         that the brokers do not support are skipped.
         """
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
-            asked_ms = now_ms()
+            requested_ms = now_ms()
             try:
                 found = self._send(_REQUESTS[kind](self._group_id))
             except (GroupIdNotFoundError, IncompatibleBrokerVersion, UnsupportedVersionError):
                 continue
             if found.group_state != DEAD:
                 self._kind = kind
-                return _classic(found, asked_ms) if kind == CLASSIC else _with_epochs(found, kind)
+                return _classic(found, requested_ms) if kind == CLASSIC else _with_epochs(found, kind)
         return None
 
     def committed(self) -> dict[TopicPartition, int]:
@@ -108,9 +108,9 @@ class GroupPoller:
         return found
 
 
-def _classic(found: Any, asked_ms: int) -> ClassicPoll:
+def _classic(found: Any, requested_ms: int) -> ClassicPoll:
     return ClassicPoll(
-        asked_ms=asked_ms,
+        requested_ms=requested_ms,
         answered_ms=now_ms(),
         state=found.group_state,
         protocol_type=found.protocol_type,

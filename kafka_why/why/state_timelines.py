@@ -20,7 +20,7 @@ class MemberState(StrEnum):
     JOINED = "joined, waits for the others"
     ASSIGNING = "waits for its assignment"
     HOLDS = "holds partitions"
-    # Only in groups of the consumer protocol, where members keep partitions during a rebalance:
+    # Only in groups with epochs, whose members keep partitions during a rebalance:
     REVOKING = "has to give up partitions"
     WAITING = "waits for partitions of others"
     AWAY = "left for a while"
