@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 from kafka_why.contract.kafka.responses import AnyResponse as KafkaResponse
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, Response
 from kafka_why.contract.messages import Request as KafkaRequest
+from kafka_why.contract.rocketmq.requests import UNANSWERED, Unanswered
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
-from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
 from kafka_why.topic_reader import ClientError
@@ -84,7 +84,7 @@ class PendingRequest:
     @property
     def correlation_id(self) -> str:
         """The id of the request while it is in flight."""
-        return self.request.correlation_id if not isinstance(self.request, Unanswered) else self.record_id
+        return self.request.correlation_id if not isinstance(self.request, UNANSWERED) else self.record_id
 
     @property
     def deadline_s(self) -> float:
@@ -291,7 +291,7 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
 
 def _outcome(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
     """Return the response if it has the expected type, else its error."""
-    assert not isinstance(request.request, Unanswered), "no answer has its record id"
+    assert not isinstance(request.request, UNANSWERED), "no answer has its record id"
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):
         return response

@@ -7,7 +7,7 @@ request of another type is refused and leaves the group unchanged.
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from kafka_why.contract.codec import AnyRequest, Unanswered
+from kafka_why.contract.codec import UNANSWERED, AnyRequest
 from kafka_why.contract.history_reader import StoredView
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType, ReleaseGroup
@@ -68,7 +68,7 @@ def step(
     requested = None
     if isinstance(event, (Received, Failed)):
         requested = _TYPE_OF_REQUEST.get(type(event.request))
-        if requested is not None and group is not None and requested is not group_type_of(group):
+        if group is not None and requested not in (None, _KINDS[type(group)].group_type):
             return _refuse(group, requested, event, config)
     take_step = _STEPS[requested or GroupType.KAFKA] if group is None else _STEP_OF[type(group)]
     return take_step(group, group_id, event, now_ms, config)
@@ -111,7 +111,7 @@ def _refuse(
     """
     request, kind = event.request, _KINDS[type(group)]
     answers = []
-    if not isinstance(request, Unanswered):
+    if not isinstance(request, UNANSWERED):
         rule, error = "X3", ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         message = f"group {group.group_id!r} is a {kind.group_type} group; this is a {requested} request"
         if (refusal := _REFUSALS.get(type(request))) is not None:

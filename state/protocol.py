@@ -23,7 +23,7 @@ class BaseContext(Struct, Generic[G, C], eq=False):
     is a Struct because each step creates one, and a class with an `__init__` takes twice the time.
     """
 
-    _group: G | None
+    group_or_none: G | None
     group_id: str
     cause: str
     now_ms: int
@@ -32,12 +32,12 @@ class BaseContext(Struct, Generic[G, C], eq=False):
 
     @property
     def group(self) -> G:
-        assert self._group is not None, "this step needs a group"
-        return self._group
+        assert self.group_or_none is not None, "this step needs a group"
+        return self.group_or_none
 
     @property
     def has_group(self) -> bool:
-        return self._group is not None
+        return self.group_or_none is not None
 
     def deadline_at(self, deadline_ms: int) -> int:
         """Return `deadline_ms`, and store it if it is the earliest deadline that this step arms."""

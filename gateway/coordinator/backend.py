@@ -24,7 +24,7 @@ from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning, quoted
 from gateway.metrics.numbers import DurationHistogram
 from kafka_why.contract.messages import ErrorCode, Request, Response
-from kafka_why.contract.rocketmq.requests import Unanswered
+from kafka_why.contract.rocketmq.requests import UNANSWERED, Unanswered
 from kafka_why.topic_reader import ClientError
 
 # docs/decisions/0009 explains the time for which the gateway holds a member's request.
@@ -307,7 +307,7 @@ class CoordinatorBackend:
         """End a request that got an error instead of a response."""
         if waiting.answered.done():
             return
-        if isinstance(error, RequestTooLarge) and not isinstance(waiting.request, Unanswered):
+        if isinstance(error, RequestTooLarge) and not isinstance(waiting.request, UNANSWERED):
             refusing = self.refuse(waiting.request, error)
             refusing.add_done_callback(lambda refused: self._give(waiting, refused.result()))
             return
@@ -323,7 +323,7 @@ class CoordinatorBackend:
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
         request = waiting.request
-        self._give(waiting, False if isinstance(request, Unanswered) else failed(request, error_code))
+        self._give(waiting, False if isinstance(request, UNANSWERED) else failed(request, error_code))
 
     def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
         """Settle a request, unless nothing waits for it."""

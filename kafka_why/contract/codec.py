@@ -20,15 +20,19 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
+from kafka_why.contract.kafka.requests import UNANSWERED as KAFKA_UNANSWERED
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import Unanswered as KafkaUnanswered
 from kafka_why.contract.messages import RECORD_VERSION, ErrorCode, ErrorResponse, Int32, ShortStr
+from kafka_why.contract.rocketmq.requests import UNANSWERED as ROCKETMQ_UNANSWERED
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import Unanswered as RocketMqUnanswered
 
 AnyRequest = KafkaRequest | RocketMqRequest
 Unanswered = KafkaUnanswered | RocketMqUnanswered
-"""The requests without an answer."""
+"""A request without an answer."""
+UNANSWERED = (*KAFKA_UNANSWERED, *ROCKETMQ_UNANSWERED)
+"""The types of `Unanswered`, for `isinstance`."""
 
 # The pattern of a clock record's value, for Python and for Spark (15 digits cannot overflow Spark's
 # microseconds). The second group is the epoch of the appending owner's claim, if it made one. The pattern
@@ -242,7 +246,7 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Return the refusal of a well-formed request."""
     address = None
-    if not isinstance(request, Unanswered):
+    if not isinstance(request, UNANSWERED):
         address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 
@@ -285,6 +289,7 @@ PACK_MAX_REQUESTS = 1_000
 PACK_MAX_BYTES = 1024 * 1024
 
 PACK_PREFIX = b"pack\n"
+_PACK_KEYS = [b"%d" % slot for slot in range(PACK_SLOTS)]
 
 # The beginning of the error message with which a coordinator refuses packs because it has more shards than
 # slots. The client then writes single requests.
@@ -298,7 +303,7 @@ def slot_of(group_id: str) -> int:
 
 def pack_key(slot: int) -> bytes:
     """Return the key of a pack of requests of this slot."""
-    return b"%d" % slot
+    return _PACK_KEYS[slot]
 
 
 def pack(messages: Iterable[bytes]) -> bytes:

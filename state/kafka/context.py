@@ -99,6 +99,13 @@ RuleId = NewType("RuleId", str)
 
 G = TypeVar("G", bound=Group)
 
+
+def position_of(request_id: str) -> LogPosition:
+    """Return the position in the log of a request."""
+    record, _, n = request_id.rpartition("-")[2].partition("#")
+    return int(record), int(n or 0)
+
+
 RuleAndError = tuple[RuleId, ErrorCode]
 """The outcome of a check, and the row that decided it."""
 
@@ -139,21 +146,21 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def group_of(self, group_type: type[G]) -> G:
         """Return the group, which must have this type."""
-        group = self._group
+        group = self.group_or_none
         assert isinstance(group, group_type), f"this step needs a {group_type.__name__}"
         return group
 
     @property
     def configs(self) -> dict[str, SettingValue]:
         """The group's own settings, which it has even if it does not exist."""
-        if self._group is not None:
-            return self._group.configs
+        if self.group_or_none is not None:
+            return self.group_or_none.configs
         return {} if self.kept is None else self.kept.configs
 
     def set_configs(self, configs: dict[str, SettingValue]) -> None:
         """Replace the group's own settings."""
-        if self._group is not None:
-            self._group.configs = configs
+        if self.group_or_none is not None:
+            self.group_or_none.configs = configs
         else:
             self._keep(configs)
 
@@ -163,8 +170,8 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def create_group(self, group_type: type[KafkaGroup], rule: RuleId, reason: str) -> None:
         """Create the group. Its incarnation is the id of the request."""
-        assert self._group is None, "the group exists already"
-        self._group = group_type(
+        assert self.group_or_none is None, "the group exists already"
+        self.group_or_none = group_type(
             group_id=self.group_id,
             incarnation=self.cause,
             clock_ms=self.now_ms,
@@ -177,7 +184,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def become(self, group: KafkaGroup) -> None:
         """Replace the group with its conversion to another protocol."""
         self.noted_state = self.group.state
-        self._group = group
+        self.group_or_none = group
         self.retention_is_stale = True
 
     def save(self) -> None:
@@ -186,7 +193,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         """
         if self._saved is not None:
             return
-        group = self._group
+        group = self.group_or_none
         encoded = b""
         if group is not None:
             encoded = _encoder.encode(structs.replace(group, offsets={}, pending=[], ended={}))
@@ -206,11 +213,11 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         if saved is None:
             return
         before = saved.group
-        self._group = None
+        self.group_or_none = None
         if before is not None:
-            self._group = _decoder.decode(saved.encoded)
-            self._group.offsets = before.offsets
-            self._group.pending, self._group.ended = before.pending, before.ended
+            self.group_or_none = _decoder.decode(saved.encoded)
+            self.group_or_none.offsets = before.offsets
+            self.group_or_none.pending, self.group_or_none.ended = before.pending, before.ended
         self.noted_state, self.retention_is_stale = saved.noted_state, saved.retention_is_stale
         self._earliest_armed_ms = saved.earliest_armed_ms
         del self._replies[saved.replies :]
@@ -232,13 +239,12 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
             self.offset_changes += [OffsetChange(topic, partition, None) for partition in partitions]
         self.settle(self.group.pending)
         self._keep(self.group.configs)
-        self._group = None
+        self.group_or_none = None
 
     @property
     def position(self) -> LogPosition:
         """The position in the log of the request that is being handled."""
-        record, _, n = self.cause.rpartition("-")[2].partition("#")
-        return int(record), int(n or 0)
+        return position_of(self.cause)
 
     def commit(self, topic: str, partition: int, offset: Offset) -> None:
         """Store a committed offset."""
@@ -269,7 +275,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     def effects(self) -> Effects:
         return Effects(
-            self._group if self._group is not None else self.kept,
+            self.group_or_none if self.group_or_none is not None else self.kept,
             self._replies,
             self._history,
             self.offset_changes,

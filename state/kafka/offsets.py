@@ -225,9 +225,8 @@ def retention_pass(context: StepContext) -> None:
         context.retention_is_stale = True
 
 
-def arm_retention(context: StepContext) -> None:
+def arm_retention(context: StepContext, group: KafkaGroup) -> None:
     """At the end of a step, arm the first pass that could expire an offset."""
-    group = context.group
     if context.retention_is_stale:
         _arm_for_all(context, group)
         return

@@ -3,7 +3,7 @@ the protocol of its group and on its own type (`state.kafka.protocols`).
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -145,6 +145,12 @@ Before = tuple[str, bool]
 """The state of a group before a step, and True if its members were still moving to their targets."""
 
 
+Renewal = Callable[[Any, Any, str, int], Effects | None]
+"""It takes the group, the request, the request's id and the time in ms. It returns the effects of the general
+step, or changes nothing and returns None.
+"""
+
+
 class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """The rules of one of Kafka's protocols. A handler takes the context, its request, and the address of the
     answer. Commits and fetches of offsets differ between protocols only in who may send them, so a protocol
@@ -158,6 +164,8 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """Handlers of this protocol's own requests to a group id without a group, or with a group of another
     protocol. The `handlers` of that other protocol come first.
     """
+    renewals: ClassVar[Mapping[type, Renewal]] = {}
+    """Faster functions for frequent requests that change nothing but the session and offsets of a member."""
     unanswered_handlers: ClassVar[Handlers] = {}
     """Handlers of reports of the coordinator's own service, which get no answer. They take the context, the
     group and the report.

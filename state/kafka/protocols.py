@@ -4,11 +4,11 @@ about the settings of a group, and `step`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
+    UNANSWERED,
     AlterGroupConfigs,
     AnyAnswered,
     AnyRequest,
@@ -325,7 +325,31 @@ _REFUSALS = {
 }
 
 
+RENEWALS = {
+    (protocol.group_class, request): renewal
+    for protocol in PROTOCOLS
+    for request, renewal in protocol.renewals.items()
+}
+"""By the type of the group and of the request."""
+
+
 def step(
+    stored: KafkaGroup | ConfigsOnly | None,
+    group_id: str,
+    event: KafkaEvent,
+    now_ms: int,
+    config: CoordinatorConfig,
+) -> Effects:
+    """Apply one event as `general_step` does, in less time if it is a renewal (`KafkaProtocol.renewals`)."""
+    if isinstance(event, Received) and not event.late_by_ms:
+        renewal = RENEWALS.get((type(stored), type(event.request)))
+        effects = None if renewal is None else renewal(stored, event.request, event.request_id, now_ms)
+        if effects is not None:
+            return effects
+    return general_step(stored, group_id, event, now_ms, config)
+
+
+def general_step(
     stored: KafkaGroup | ConfigsOnly | None,
     group_id: str,
     event: KafkaEvent,
@@ -340,13 +364,11 @@ def step(
     deadlines in time order (`state.timeline`).
     """
     group, kept = (None, stored) if isinstance(stored, ConfigsOnly) else (stored, None)
-    context = StepContext(
-        group, group_id, cause_of(event), now_ms, config, principal=_principal_of(event), kept=kept
-    )
+    context = StepContext(group, group_id, cause_of(event), now_ms, config, kept=kept)
     before: Before = ("Empty", False)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
-        protocol = protocol_of(group)
+        protocol = _OF_GROUP[type(group)]
         before = protocol.before(group)
         context.noted_state = before[0]
         if group.quarantined is not None:
@@ -365,39 +387,33 @@ def step(
             refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine() if context.has_group:
             _quarantine(context, event)
-    if context.has_group:
-        protocol_of(context.group).settle(context, context.group, before)
-        arm_retention(context)
+    group = context.group_or_none
+    if group is not None:
+        _OF_GROUP[type(group)].settle(context, group, before)
+        arm_retention(context, group)
     return context.effects()
-
-
-def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
-    return ReplyTo(request.reply_partition, request.correlation_id, request_id)
-
-
-def _principal_of(event: KafkaEvent) -> str | None:
-    """Return the principal of the event's request, None for other events and for requests of the
-    coordinator's own service.
-    """
-    if isinstance(event, (Received, Failed)) and not isinstance(event.request, Unanswered):
-        return event.request.principal
-    return None
 
 
 def _received(context: StepContext, event: Received[AnyRequest]) -> None:
     request = event.request
     kind = type(request)
+    if not isinstance(request, UNANSWERED):
+        context.principal = request.principal
     if not request.group_id and kind not in _CHECK_GROUP_ID:
         return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
-    if context.has_group:
+    group = context.group_or_none
+    if group is not None:
         if event.late_by_ms:
             _note_late(context, event.late_by_ms)
-        if context.group.quarantined is not None and kind is not ReleaseGroup:
+        if group.quarantined is not None and kind is not ReleaseGroup:
             return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if isinstance(request, Unanswered):
+    if isinstance(request, UNANSWERED):
         return _handle_unanswered(context, request)
-    handler = HANDLERS[type(context.group) if context.has_group else NoneType][kind]
-    handler(context, request, reply_to(request, event.request_id))
+    return HANDLERS[type(group)][kind](context, request, _reply_to(request, event.request_id))
+
+
+def _reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
+    return ReplyTo(request.reply_partition, request.correlation_id, request_id)
 
 
 def _note_late(context: StepContext, late_by_ms: int) -> None:
@@ -443,13 +459,13 @@ def refuse(
 ) -> None:
     """Answer any request with only an error. As in Kafka, the answer to a JoinGroup repeats the member id."""
     request = event.request
-    if isinstance(request, Unanswered):
+    if isinstance(request, UNANSWERED):
         return
     fields = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
     response = request.answer
     if "error_message" in response.__struct_fields__:
         fields["error_message"] = _REFUSALS[error]
-    context.reply(reply_to(request, event.request_id), response, rule, error, **fields)
+    context.reply(_reply_to(request, event.request_id), response, rule, error, **fields)
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:

@@ -108,19 +108,19 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
 
     def consumers_at(self, broker: str) -> ConsumerGroupInfo | None:
         """Return the group's consumers at this broker, or None if it has none."""
-        table = None if self._group is None else self._group.consumers.get(broker)
+        table = None if self.group_or_none is None else self.group_or_none.consumers.get(broker)
         return table if table is not None and table.channels else None
 
     def ensure_group(self) -> RocketMqGroup:
         """Return the group. A missing group is created with this request as its incarnation."""
-        if self._group is None:
-            self._group = RocketMqGroup(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
+        if self.group_or_none is None:
+            self.group_or_none = RocketMqGroup(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
             self.record(EntryType.GROUP_CREATED, "first request with state to store")
-        return self._group
+        return self.group_or_none
 
     def effects(self) -> Effects:
         """Return the effects of the step. A group without any state left becomes None."""
-        group = None if self._group is None or self._group.is_over() else self._group
+        group = None if self.group_or_none is None or self.group_or_none.is_over() else self.group_or_none
         return Effects(
             group,
             self._replies,

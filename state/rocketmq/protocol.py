@@ -30,6 +30,7 @@ from kafka_why.contract.rocketmq.queues import (
     sort_queues,
 )
 from kafka_why.contract.rocketmq.requests import (
+    UNANSWERED,
     AnyRequest,
     ConnectionClosed,
     GatewayStarted,
@@ -41,7 +42,6 @@ from kafka_why.contract.rocketmq.requests import (
     RegisterProducer,
     RequestMode,
     SetMessageRequestMode,
-    Unanswered,
     UnlockBatchMq,
     UnregisterConsumer,
     UnregisterProducer,
@@ -482,7 +482,7 @@ def _refuse(context: StepContext, request: RocketMqRequest, remark: str) -> None
     """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
         context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    elif not isinstance(request, Unanswered):
+    elif not isinstance(request, UNANSWERED):
         context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 

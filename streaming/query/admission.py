@@ -13,10 +13,10 @@ from zlib import crc32
 from kafka_why.contract.codec import (
     NO_PACKS,
     PACK_SLOTS,
+    UNANSWERED,
     AnyRequest,
     Reason,
     Refusal,
-    Unanswered,
     decode_request,
     is_pack,
     pack_key,
@@ -172,18 +172,19 @@ class Admission:
         """Return the request of a message, or its refusal. `is_known` returns True for a group that is known
         to belong to this partition.
         """
-        if message.id in self.skip:
-            return Refusal(Reason.SKIPPED, "skipped by configuration", None)
-        request = self._decode(message)
+        request = self._refusal_unread(message) or decode_request(message.value)
         if isinstance(request, Refusal):
             return self._checked_address(request)
         reply_partitions = self.layout.reply_partitions
-        if not isinstance(request, Unanswered) and not 0 <= request.reply_partition < reply_partitions:
+        if not isinstance(request, UNANSWERED) and not 0 <= request.reply_partition < reply_partitions:
             text = f"reply partition {request.reply_partition} is not one of {reply_partitions}"
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
         return self._misdirected(request, message, is_known) or request
 
-    def _decode(self, message: LogMessage) -> AnyRequest | Refusal:
+    def _refusal_unread(self, message: LogMessage) -> Refusal | None:
+        """Return why a message is refused, whatever its request is, or None."""
+        if message.id in self.skip:
+            return Refusal(Reason.SKIPPED, "skipped by configuration", None)
         # The topic's own limit applies to compressed bytes.
         text = excess(message.value, self.layout.request_max_bytes)
         if text is not None:
@@ -191,7 +192,7 @@ class Admission:
         if message.n is not None and not takes_packs(self.shards):
             text = f"{NO_PACKS}, because it has {self.shards} shards of a partition"
             return refuse_unreadable(message.value, Reason.INVALID_REQUEST, text)
-        return decode_request(message.value)
+        return None
 
     def _checked_address(self, refusal: Refusal) -> Refusal:
         address = refusal.address

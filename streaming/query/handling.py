@@ -101,11 +101,12 @@ class DecodedGroup:
 
         `message` is the message that is being applied, or None after the last one.
         """
-        answered: set[str] = set()
-        for effects in self.timeline.drain_effects():
+        taken = self.timeline.drain_effects()
+        for effects in taken:
             sink.effects(effects, self.key, message)
-            if self.timeline.faults:
-                answered.update(reply.response.request for reply in effects.replies)
+        if len(self.timeline.faults) == self._faults_reported:
+            return
+        answered = {reply.response.request for effects in taken for reply in effects.replies}
         for fault in self.timeline.faults[self._faults_reported :]:
             text = f"{fault.cause}\n{fault.traceback}"
             is_message = message is not None and fault.cause == message.id  # else an earlier deadline failed

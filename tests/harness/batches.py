@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from checkpoints import codec
 from state.config import BrokerConfig, ConfigChange, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.kafka.context import KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import DeadlineReached
+from state.kafka.protocols import RENEWALS, general_step
 from state.protocol import Outage, Received
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, StepFunction, Timeline
@@ -239,11 +240,32 @@ def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | Non
 def checked_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step, followed by a check of the group's invariants."""
-    effects = step(group, group_id, event, now_ms, config)
+    """Return the core's step, and check the group's invariants. A renewal must have the effects of the
+    general step, or change nothing.
+    """
+    copy, renewed = _renewed(group, event, now_ms)
+    take_step = step if renewed is None else general_step
+    effects = take_step(group, group_id, event, now_ms, config)  # type: ignore[arg-type] # a Kafka group
     if isinstance(effects.group, KafkaGroup):
         invariants.check(effects.group)
+    if renewed is not None:
+        assert renewed == effects
+        assert encode(copy) == encode(effects.group)
     return effects
+
+
+def _renewed(group: AnyGroup | None, event: AnyEvent, now_ms: int) -> tuple[AnyGroup | None, Effects | None]:
+    """Apply a renewal to a copy of the group. Return both, without effects if none applies."""
+    if group is None or not isinstance(event, Received) or event.late_by_ms:
+        return None, None
+    renewal = RENEWALS.get((type(group), type(event.request)))
+    if renewal is None:
+        return None, None
+    state = encode(group)
+    copy = decode(group.group_id, state)
+    renewed = renewal(copy, event.request, event.request_id, now_ms)
+    assert renewed is not None or encode(copy) == state
+    return copy, renewed
 
 
 def failing_step(fails: Callable[[AnyEvent], bool]) -> StepFunction:

@@ -227,7 +227,9 @@ ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
 """The response classes of these requests."""
 
 Unanswered = ConnectionClosed | GatewayStarted
-"""The records without an answer."""
+"""A record without an answer."""
+UNANSWERED = (ConnectionClosed, GatewayStarted)
+"""The types of `Unanswered`, for `isinstance`."""
 
 AnyRequest = AnyAnswered | Unanswered
 

@@ -29,6 +29,7 @@ from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic import rebalance
 from state.kafka.classic.assignment import topic_metadata
 from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS, arm_session
+from state.kafka.classic.renewals import RENEWALS
 from state.kafka.classic.requests import heartbeat, join, leave, oversized, sync
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import RuleAndError, RuleId, StepContext
@@ -178,6 +179,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         LeaveGroup: leave,
         DescribeGroup: describe,
     }
+    renewals = RENEWALS
     unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata}
     breaks_ties_by_member = False
 
