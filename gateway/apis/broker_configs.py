@@ -70,7 +70,7 @@ def _replace_values(context: RequestContext, resource: Any, in_force: Mapping[st
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the value in force, unless it is the default, and the default."""
+    """Return the synonyms of a setting: the value in force if it is not the default, and then the default."""
     default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
     if config.is_default:
         return [default]

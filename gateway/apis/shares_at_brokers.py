@@ -75,7 +75,7 @@ _ERROR_CODE = slice(9, 11)  # of a ShareGroupHeartbeat's response: after its hea
 
 
 async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """Look up the coordinators of share groups again if a broker is not the coordinator."""
+    """Look up the coordinators of share groups again if the broker answers that it is not the coordinator."""
 
     def on_start(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:

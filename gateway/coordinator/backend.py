@@ -98,7 +98,7 @@ class HeldRequests(Generic[H]):
         return held[0] if held else None
 
     def check_at_s(self) -> float | None:
-        """Return the time at which the next request may have to be given up, or None without a request."""
+        """Return the time at which a held request may next have to be given up, or None if none is held."""
         first = self.first()
         return None if first is None else first.asked_at_s + self.timeout.bound_s
 

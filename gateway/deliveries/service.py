@@ -92,8 +92,8 @@ class Deliveries:
         return due
 
     def take_records(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Remove the counts of each group, and yield them as a record with topic ids. These are the ids of
-        the record's rows, and then of its suspects. The caller finds the names.
+        """Remove the counts of each group, and yield them as a record with topic ids. The ids are those of
+        the record's rows, then those of its suspects. The caller looks up the topics' names.
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():

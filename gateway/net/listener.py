@@ -111,7 +111,7 @@ async def open_listener(
 
 
 def port_of(server: asyncio.Server) -> int:
-    """Return the port of a listener."""
+    """Return the port on which this server listens."""
     return int(server.sockets[0].getsockname()[1])
 
 

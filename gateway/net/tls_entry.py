@@ -138,7 +138,7 @@ class _Pauses(BufferedProtocol):
             self._stream.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume TLS, which writes its bytes and may pause the transport again, and then the stream."""
+        """Resume TLS, and then the stream. TLS first writes its bytes, and may pause the transport again."""
         self._is_paused = False
         self._tls.resume_writing()
         if not self._is_paused:

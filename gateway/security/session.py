@@ -166,7 +166,7 @@ class ClientSession:
         return True
 
     def _refuse_other_user(self, outcome: ExchangeResult) -> ExchangeResult:
-        """Return the outcome, or a refusal if it would change the user of the session."""
+        """Return the outcome, or a refusal if the outcome would change the user of the session."""
         if isinstance(outcome, AuthenticationAccepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
             if principal != self.principal:

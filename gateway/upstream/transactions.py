@@ -131,8 +131,10 @@ class MarkersEnd(NamedTuple):
 
 
 class Transactions:
-    """Requests about clients' transactions. They wait for a coordinator or a leader that moves, so the caller
-    has to limit the time. `warning` is for problems that an operator has to fix.
+    """Requests about clients' transactions. `warning` is for problems that an operator has to fix.
+
+    A request waits while its coordinator or leader moves to another broker, so callers have to limit the
+    time.
     """
 
     def __init__(self, cluster: Cluster, layout: TopicLayout) -> None:
