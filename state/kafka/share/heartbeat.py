@@ -30,6 +30,7 @@ from state.kafka.modern import (
     ModernSettings,
     RequestRefused,
     answer_refused,
+    assignable_topics,
     assigned_partitions,
     bump,
     by_topic_id,
@@ -191,7 +192,7 @@ def update_member(
         reason = f"member {member.member_id} {names_change(before, names)}"
         bump(context, context.rule("SH21"), reason, member_id=member.member_id)
     elif is_pending:
-        missing = unassigned(group)
+        missing = unassigned(context, group)
         bump(context, context.rule("SH22"), _why_pending(missing), partitions=missing or None)
     elif topics_changed:
         bump(context, context.rule("SH23"), "the topics that members subscribe to have changed")
@@ -447,7 +448,7 @@ def _beat(
     """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps."""
     if request.topics is not None:
         merge_reported(context, group, request.topics)
-    is_pending = is_assignment_pending(group)
+    is_pending = is_assignment_pending(context, group)
     member = _admit(context, request, row) if known is None else known
     if known is not None and request.member_epoch == 0:
         reason = "joined again with its member id; it keeps its epoch and its partitions"
@@ -492,34 +493,34 @@ def _admit(context: StepContext, request: ShareGroupHeartbeat, row: RuleId) -> S
 SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment="SN14")
 
 
-def is_assignment_pending(group: ShareGroup) -> bool:
+def is_assignment_pending(context: StepContext, group: ShareGroup) -> bool:
     """Row SH22: return True if the target does not match the initialized partitions of subscribed topics: one
     of them is in no target, or a target has a partition that is not initialized. If a new target is due
     anyway, this is not checked (row SH24). Only the topic's current id counts, not that of an earlier topic
-    of the same name.
+    of the same name. A topic that has no place in a target (row TA32) does not count.
     """
     if not group.initialized or group.is_rebalancing:
         return False
     return any(
         group.covered.get(topic.topic_id, set()) != set(group.assignable(topic))
-        for _, topic in _with_state(group)
+        for _, topic in _with_state(context, group)
     )
 
 
-def unassigned(group: ShareGroup) -> dict[str, list[int]]:
+def unassigned(context: StepContext, group: ShareGroup) -> dict[str, list[int]]:
     """Return the initialized partitions of subscribed topics that are in no target."""
     missing = {
         name: sorted(set(group.assignable(topic)).difference(group.covered.get(topic.topic_id, ())))
-        for name, topic in _with_state(group)
+        for name, topic in _with_state(context, group)
     }
     return {name: numbers for name, numbers in sorted(missing.items()) if numbers}
 
 
-def _with_state(group: ShareGroup) -> Iterator[tuple[str, Topic]]:
-    """Yield the topics that a member subscribes to and that have initialized partitions."""
-    for name in group.subscribed():
-        topic = group.topics.get(name)
-        if topic is not None and topic.topic_id in group.initialized:
+def _with_state(context: StepContext, group: ShareGroup) -> Iterator[tuple[str, Topic]]:
+    """Yield the topics that a target may have and that have initialized partitions."""
+    topics, _ = assignable_topics(group, context.config.group_max_partitions)
+    for name, topic in topics.items():
+        if topic.topic_id in group.initialized:
             yield name, topic
 
 
