@@ -93,7 +93,8 @@ class Bench:
         self.fleet = Fleet(LAYOUT)
         self.now_ms = now_ms
         self._log = log
-        self.analyses = Analyses(Histories(self._read, self.fleet), self.fleet)
+        histories = Histories(self._read, self.fleet)
+        self.analyses = Analyses(histories, self.fleet)
         self.overview = Overview(self.fleet)
         self.lines = self.overview.lines(now_ms)
         self._sources = PageSources(
@@ -101,6 +102,7 @@ class Bench:
             lines=lambda: self.lines,
             members=lambda: self.overview.members,
             lines_version=lambda: self.fleet.version,
+            histories=histories,
             analyses=self.analyses,
             read_age_s=lambda: 0.0,
             service_topics=ServiceTopics(),

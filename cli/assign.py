@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from cli.groups.coordinator import CoordinatorCluster
+from kafka_why.assign.model import GroupSpec, InputError
+from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.cli.parameters import ParsedOption, as_object, cluster_options
@@ -28,8 +30,6 @@ from operations.assign.compare import (
     subscribed_topics,
     summary_text,
 )
-from operations.assign.model import GroupSpec, InputError
-from operations.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 

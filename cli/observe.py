@@ -30,6 +30,7 @@ from streaming.observing.service import (
     DEFAULT_POLL_INTERVAL_MS,
     DEFAULT_PREFIX,
     DEFAULT_STATE_PARTITIONS,
+    FOLDER_BATCH_INTERVAL_MS,
     POLL_INTERVAL_MAX_MS,
     Observer,
     ObserverOptions,
@@ -58,7 +59,8 @@ class ObserveOptions:
     partitions: int
     shards: int | None
     state_partitions: int | None
-    batch_interval_ms: int
+    output_dir: Path | None
+    batch_interval_ms: int | None
     poll_interval_ms: int
     replication_factor: int | None
     min_insync_replicas: int | None
@@ -75,12 +77,18 @@ class ObserveOptions:
             layout=TopicLayout.observed(self.prefix, self.partitions),
             shards=self.shards,
             state_partitions=self.state_partitions,
-            batch_interval_ms=self.batch_interval_ms,
+            batch_interval_ms=self._batch_interval_ms(),
+            output_dir=self.output_dir,
             poll_interval_ms=self.poll_interval_ms,
             replication_factor=self.replication_factor,
             min_insync_replicas=self.min_insync_replicas,
             spark=self.spark_conf,
         )
+
+    def _batch_interval_ms(self) -> int:
+        if self.batch_interval_ms is not None:
+            return self.batch_interval_ms
+        return DEFAULT_BATCH_INTERVAL_MS if self.output_dir is None else FOLDER_BATCH_INTERVAL_MS
 
 
 @click.command()
@@ -109,11 +117,15 @@ class ObserveOptions:
     "--shards", type=SHARDS, help="Shards of each partition of __consumer_offsets. A new checkpoint pins it."
 )
 @click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write Parquet files to this folder, and nothing to the cluster. There are no metrics then.",
+)
+@click.option(
     "--batch-interval-ms",
     type=WholeNumber(0),
-    default=DEFAULT_BATCH_INTERVAL_MS,
-    show_default=True,
-    help="Interval of the batches.",
+    help=f"Interval of the batches. [default: {DEFAULT_BATCH_INTERVAL_MS}, with --output-dir "
+    f"{FOLDER_BATCH_INTERVAL_MS}]",
 )
 @click.option(
     "--poll-interval-ms",
@@ -146,7 +158,7 @@ def observe(options: ObserveOptions) -> None:
     """Watch the groups of the cluster's own coordinator until Ctrl-C, without changing them.
 
     `why`, `groups list`, `groups describe`, `assign --from-group` and `page` then show these groups, if they
-    are given the same --prefix.
+    are given the same --prefix. With --output-dir only SQL and `why --from-dir` read what it writes.
     """
     configure_logs()
     stop = StopEvent()
@@ -156,17 +168,21 @@ def observe(options: ObserveOptions) -> None:
         stack.enter_context(watching_threads(stop.fail))
         try:
             metrics = _metrics(options, observer)
-            stack.enter_context(metrics)
+            if metrics is not None:
+                stack.enter_context(metrics)
             show_stderr(f"starting the observer on {options.client_config}")
             observer.on_batch = _Progress(observer.on_batch).on_batch
             stack.enter_context(observer)
-            metrics.follow()
+            if metrics is not None:
+                metrics.follow()
         except STARTUP_ERRORS as error:
             raise failure_in_lines(error) from error
         stop_on_signals(stop)
         _wait_until_ready(observer, stop)
         if not stop.is_set():
-            show(f"ready: topics {options.prefix}-*, metrics {metrics.url}, data in {options.data_dir}")
+            to = f"files in {options.output_dir}" if metrics is None else f"topics {options.prefix}-*"
+            where = "" if metrics is None else f", metrics {metrics.url}"
+            show(f"ready: {to}{where}, data in {options.data_dir}")
         stop.wait()
         observer.failure = observer.failure or stop.failure
         if observer.failure is not None:
@@ -174,8 +190,12 @@ def observe(options: ObserveOptions) -> None:
         show_stderr("stopping")
 
 
-def _metrics(options: ObserveOptions, observer: Observer) -> Metrics:
-    """Return the observer's metrics, which count its batches from now on."""
+def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
+    """Return the observer's metrics, which count its batches from now on. Return None if it writes files,
+    because the metrics come from its topics.
+    """
+    if options.output_dir is not None:
+        return None
     metrics = Metrics(
         observer.options.client_config,
         observer.options.layout,
@@ -186,6 +206,7 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics:
             ticker_age_s=lambda: float("nan"),
             spark_restarts=lambda: observer.spark_restarts,
         ),
+        log_rebalances=False,
         series=options.series,
     )
     observer.on_batch = metrics.observe_batch

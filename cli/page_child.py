@@ -12,6 +12,7 @@ from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.server import Page
 
 
@@ -40,6 +41,7 @@ class PageStart(Struct, frozen=True, kw_only=True):
     listening: int
     connect_to: str
     metrics_url: str
+    log: CoordinatorLog
     watches_broker: bool
     rocketmq: PolledCluster | None
 
@@ -56,6 +58,7 @@ def main() -> None:
             listening,
             connect_to=start.connect_to,
             metrics_url=start.metrics_url,
+            log=start.log,
             watches_broker=start.watches_broker,
             rocketmq=None if start.rocketmq is None else start.rocketmq.servers(),
         ),

@@ -21,7 +21,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.numbers import is_whole_number, parse_whole_number
 from kafka_why.topic_reader import ClientError, layout_on
-from kafka_why.wording import Clock, parse_since
+from kafka_why.wording import Clock, parse_since, visible_text
 from operations.replay import read_topics
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
@@ -29,6 +29,7 @@ from operations.replay.read_topics import CannotRecord, RecordingPart, recorded
 from operations.replay.recording import Recording, RecordingError, RecordingFile, RecordingHeader
 from operations.replay.replay import Replayed, Until
 from operations.replay.replay import replay as replay_group
+from operations.replay.steps import StepBrowser
 from operations.replay.text import ReplayVerdict, start_text, verdict_text
 from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
@@ -158,6 +159,7 @@ NOT_IDENTICAL = 1
     help="Compare what happened until then: a time, a duration ago, or an offset of the requests topic.",
 )
 @click.option("--at", metavar="TIME|DURATION", help="Show the group as it was then, instead of comparing.")
+@click.option("--step", is_flag=True, help="Go through the group's entries one by one, instead of comparing.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(
     source: RecordingSource,
@@ -166,19 +168,21 @@ def replay(
     from_topic: bool,
     until: str | None,
     at: str | None,
+    step: bool,
     output: str,
 ) -> None:
     """Replay a group's log without Spark, and compare the outcome with what the coordinator did.
 
-    Prints "identical", or the differences with exit code 1. --at shows the group at a time.
+    Prints "identical", or the differences with exit code 1. --at shows the group at a time, --step goes
+    through its requests and deadlines.
     """
     configure_logs()
     if bool(groups) == all_groups:
         raise click.UsageError("takes one of these options: --group, --all")
     if from_topic == (source.file is not None):
         raise click.UsageError("takes one of these options: --from-topic, --from FILE")
-    if at is not None and len(groups) != 1:
-        raise click.UsageError("--at takes one --group")
+    if (at is not None or step) and len(groups) != 1:
+        raise click.UsageError("--at and --step take one --group")
     if source.file is not None and source.from_state is not None:
         raise click.UsageError("--from-state needs --from-topic: a recording has its own beginning")
     now_ms = time.time_ns() // 1_000_000
@@ -186,6 +190,8 @@ def replay(
         _check_groups(recording.header, groups)
         if at is not None:
             _show_moment(recording, groups[0], parse_time(at, now_ms, "--at"))
+        elif step:
+            _step(recording, groups[0], _until(until, now_ms))
         else:
             _judge(recording, groups, _until(until, now_ms), output)
 
@@ -241,6 +247,21 @@ def _check_start(replayed: Replayed) -> None:
         if start.request is None:
             raise click.ClickException(text)
         show_stderr(f"Note: {text}")
+
+
+def _step(recording: Recording, group_id: str, until: Until | None) -> None:
+    replayed = replay_group(recording, group_id, until, with_states=True)
+    _check_start(replayed)
+    if not replayed.entries:
+        raise click.ClickException(f"the log has no request of group {group_id}")
+    steps = StepBrowser(replayed, recording.header.configs, Clock())
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from cli.live_view import walk  # rich takes a tenth of a second to import
+
+        walk(steps)
+        return
+    for number in range(len(steps)):
+        show(visible_text(steps.lines(number)))
 
 
 @click.command()

@@ -1,6 +1,7 @@
 """`group-coordinator run`: the coordinator, with an embedded broker unless it is given a cluster."""
 
 import json
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ import structlog
 from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
+from cli.live_view import LiveView
 from cli.rocketmq_options import ROCKETMQ_LISTENING
 from cli.run_gateway import Gateways, GatewayToStart, RocketmqToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
@@ -25,6 +27,7 @@ from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_en
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.service_folder import ServiceFolder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
@@ -47,6 +50,27 @@ STARTUP_ERRORS = (
 log = structlog.get_logger()
 
 
+class OtherGroups(BrokerGroups):
+    """A poller of this coordinator's broker for the broker's own groups. With `is_logged` each is logged
+    once.
+    """
+
+    def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
+        super().__init__(
+            coordinator.options.client_config,
+            lambda group: log.warning(self._sentence(group)) if is_logged else None,
+        )
+        self._coordinator = coordinator
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each present group."""
+        return [self._sentence(group) for group in self.groups]
+
+    def _sentence(self, group: BrokerGroup) -> str:
+        servers = self._coordinator.options.client_config.bootstrap_servers
+        return sentence(group, servers, self._coordinator.gateway_address)
+
+
 class TopicsBelongToAnother(click.ClickException):
     """The topics belong to another coordinator, so a restart with the same options would fail again.
 
@@ -67,6 +91,8 @@ def run(options: RunOptions) -> None:
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
         try:
+            # On a terminal the live view shows the rebalances, and log lines would break its table.
+            log_rebalances = options.as_json or not sys.stderr.isatty()
             page = stack.enter_context(RunPage(options.page_port)) if options.has_page else None
             coordinator = _prepare(stack, stop, gateways, options)
             metrics = metrics_and_checks(
@@ -74,6 +100,7 @@ def run(options: RunOptions) -> None:
                 gateways,
                 options.metrics_host,
                 options.metrics_port,
+                log_rebalances=log_rebalances,
                 with_members=options.metrics_members,
                 series=options.series,
             )
@@ -97,10 +124,10 @@ def run(options: RunOptions) -> None:
                 None if rocketmq is None else rocketmq.address,
                 as_json=options.as_json,
             )
+            others = OtherGroups(coordinator, is_logged=log_rebalances)
             if options.client_config is None:
-                client_config = coordinator.options.client_config
-                stack.enter_context(BrokerGroups(client_config, partial(_warn, coordinator)))
-            stop.wait()
+                stack.enter_context(others)
+            _show(coordinator, others, stop, as_json=options.as_json)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -186,11 +213,13 @@ def _start(
 ) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
+    log = CoordinatorLog.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
     page.start(
         options.client_config,
         options.layout,
         connect_to,
         metrics_url,
+        log,
         watches_broker=watches_broker,
         rocketmq=None if rocketmq is None else rocketmq.polled_cluster,
     )
@@ -230,7 +259,15 @@ def _show_ready(
         )
 
 
-def _warn(coordinator: Coordinator, group: BrokerGroup) -> None:
-    """Warn of a group at the embedded broker's own coordinator."""
-    servers = coordinator.options.client_config.bootstrap_servers
-    log.warning(sentence(group, servers, coordinator.gateway_address))
+def _show(coordinator: Coordinator, others: OtherGroups, stop: threading.Event, *, as_json: bool) -> None:
+    if as_json:
+        stop.wait()
+        return
+    options = coordinator.options
+    view = LiveView(
+        options.client_config,
+        options.layout,
+        replica=lambda: coordinator.replica().phase,
+        remarks=others.sentences,
+    )
+    view.run(stop)

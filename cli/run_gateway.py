@@ -243,6 +243,7 @@ def metrics_and_checks(
     host: str,
     port: int,
     *,
+    log_rebalances: bool,
     with_members: bool = False,
     series: SeriesBounds | None = None,
 ) -> Metrics:
@@ -275,6 +276,7 @@ def metrics_and_checks(
             replica=coordinator.replica,
             gateway=None if kafka is None else lambda: gateway_state(kafka.numbers()),
         ),
+        log_rebalances=log_rebalances,
         with_members=with_members,
         series=series,
         collectors=[one.collector for one in gateways],

@@ -312,7 +312,9 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     rocketmq_options("rocketmq-", listen="127.0.0.1:0"),
     click.option(NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; run `gateway` separately."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view."
+    ),
 )
 
 

@@ -13,6 +13,7 @@ from cli.page_child import PageStart, PolledCluster
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.starts import backoff_s
@@ -43,6 +44,7 @@ class RunPage(Closeable):
         layout: TopicLayout,
         connect_to: str,
         metrics_url: str,
+        log: CoordinatorLog,
         *,
         watches_broker: bool = False,
         rocketmq: PolledCluster | None = None,
@@ -56,6 +58,7 @@ class RunPage(Closeable):
             listening=self._socket.fileno(),
             connect_to=connect_to,
             metrics_url=metrics_url,
+            log=log,
             watches_broker=watches_broker,
             rocketmq=rocketmq,
         )

@@ -16,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -222,16 +222,16 @@ def _downloaded(jar_set: JarSet) -> Iterator[Path]:
     """Yield a folder in the cache with a set's unchecked jars. It is removed at the end unless moved."""
     with tempfile.TemporaryDirectory(prefix=".staging-", dir=_jars_dir()) as temporary:
         staging = Path(temporary) / jar_set.name
-        sys.stderr.write(f"Fetching the {jar_set.name} jars ...\n")
-        _retrieve(jar_set, staging)
+        with _progress(jar_set) as on_line:
+            _retrieve(jar_set, staging, on_line)
         yield staging
 
 
-def _retrieve(jar_set: JarSet, into: Path) -> None:
+def _retrieve(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> None:
     home = _ivy_home()
     for tries_left in reversed(range(_TRIES)):
         try:
-            retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive)
+            retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive, on_line=on_line)
             return
         except IvyFailed as failure:
             if tries_left:  # Ivy's cache keeps the jars of the first try, so a second try is cheap
@@ -239,6 +239,28 @@ def _retrieve(jar_set: JarSet, into: Path) -> None:
             reasons = [f"{jar}: {why}" for jar, why in failure.missing.items()] or [failure.output]
             title = f"These {jar_set.name} jars could not be downloaded:"
             raise JarsUnavailable("\n  ".join([title, *reasons])) from failure
+
+
+@contextmanager
+def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
+    """Report Ivy's progress on stderr: one updated line on a terminal, else a line before and one after."""
+    from rich.console import Console  # not needed if the jars are in the cache
+
+    console = Console(stderr=True, highlight=False)
+    title = f"Fetching the {jar_set.name} jars"
+    found = downloaded = 0
+
+    def on_line(line: str) -> None:
+        nonlocal found, downloaded
+        found += line.startswith("found ")
+        downloaded += line.startswith("[SUCCESSFUL ]")
+        status.update(f"{title}: {found} found, {downloaded} downloaded")
+
+    if not console.is_terminal:
+        console.print(f"{title} ...")
+    with console.status(title) as status:
+        yield on_line
+    console.print(f"{title}: done, {found} found, {downloaded} downloaded")
 
 
 def _list_files(folder: Path) -> list[LockedFile]:

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -126,12 +126,13 @@ def retrieve(
     *,
     home: Path,
     transitive: bool,
+    on_line: Callable[[str], None],
 ) -> None:
     """Put the jars of these artifacts into a folder, named ``artifact-version.jar``, and
     ``artifact-version-classifier.jar`` if an artifact has several jars.
 
-    ``home`` keeps Ivy's own files (its settings and its cache of downloads). Raises `IvyFailed` or
-    `embedded.java.JavaNotFound`.
+    ``home`` keeps Ivy's own files (its settings and its cache of downloads). ``on_line`` is called with each
+    line that Ivy prints. Raises `IvyFailed` or `embedded.java.JavaNotFound`.
     """
     home.mkdir(parents=True, exist_ok=True)
     module, settings = home / "ivy.xml", home / "ivysettings.xml"
@@ -147,9 +148,15 @@ def retrieve(
     command = [str(find_java()), *_JVM_OPTIONS, "-jar", str(_ivy_jar())]
     for option, values in options.items():
         command += [option, *values]
-    ivy = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            lines.append(line)
+            on_line(line.strip())
     if ivy.returncode != 0:
-        raise IvyFailed(dict(_failures(ivy.stdout)), ivy.stdout)
+        output = "".join(lines)
+        raise IvyFailed(dict(_failures(output)), output)
 
 
 def _ivy_jar() -> Path:

@@ -151,6 +151,8 @@ class GuardedTerminal(io.TextIOBase):
 
     def __init__(self, terminal: TextIO) -> None:
         self.terminal = terminal
+        # The name by which rich's consoles find the stream for their own control sequences.
+        self.rich_proxied_file = terminal
 
     def write(self, text: str) -> int:
         self.terminal.write(_CONTROL.sub(lambda found: visible(found[0]), text))

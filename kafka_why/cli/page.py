@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import click
 from kafka.errors import KafkaError
@@ -14,6 +15,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.credentials import InvalidEntry, Users
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
 from kafka_why.topic_reader import BrokersOwn, ClientError
@@ -23,19 +25,38 @@ from kafka_why.why.history import HistoryUnavailable
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-def _rocketmq_page(
-    *,
-    servers: RocketMqServers,
-    host: str,
-    port: int,
-    users: Path | None,
-    token_file: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
-) -> None:
+class _Listener(NamedTuple):
+    """The address of the page, and who may read it."""
+
+    host: str
+    port: int
+    access: Access | None
+    tls: TlsFiles | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        host: str,
+        port: int,
+        users: Path | None,
+        token_file: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
+    ) -> Self:
+        """Return what the options say. Raises UsageError and BadParameter."""
+        access = access_of(users, token_file)
+        tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
+        if not is_loopback(host) and (access is None or tls is None):
+            raise click.UsageError(
+                f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
+            )
+        return cls(host, port, access, tls)
+
+
+def _rocketmq_page(*, servers: RocketMqServers, **listener: Any) -> None:
     """Show the groups of a RocketMQ cluster in a browser, until Ctrl-C."""
-    tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
-    _serve(lambda: (None, servers), str(servers), host, port, access_of(users, token_file), tls)
+    _serve(lambda: (None, servers), str(servers), _Listener.of(**listener))
 
 
 @click.command()
@@ -68,19 +89,21 @@ def _rocketmq_page(
 )
 @click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
 @click.option(
+    "--checkpoint",
+    metavar="PLACE",
+    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
+    "`group-coordinator`, if that is installed here.",
+)
+@click.option(
     "--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM; default: in the same file."
 )
 def page(
     client_config: ClientConfig,
     prefix: str,
-    host: str,
-    port: int,
     metrics_url: str | None,
-    users: Path | None,
-    token_file: Path | None,
-    tls_certificate: Path | None,
-    tls_key: Path | None,
+    checkpoint: str | None,
     servers: RocketMqServers | None,
+    **listener: Any,
 ) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
@@ -92,10 +115,8 @@ def page(
     _serve(
         lambda: (client_config, find_source(client_config, prefix)),
         str(client_config),
-        host,
-        port,
-        access_of(users, token_file),
-        None if tls_certificate is None else TlsFiles(tls_certificate, tls_key),
+        _Listener.of(**listener),
+        log=None if checkpoint is None else CoordinatorLog.of(client_config, checkpoint),
         metrics_url=metrics_url,
         rocketmq=servers,
     )
@@ -104,37 +125,32 @@ def page(
 def _serve(
     source: Callable[[], tuple[ClientConfig | None, TopicLayout | BrokersOwn | RocketMqServers]],
     connect_to: str,
-    host: str,
-    port: int,
-    access: Access | None,
-    tls: TlsFiles | None,
+    listener: _Listener,
+    log: CoordinatorLog | None = None,
     metrics_url: str | None = None,
     rocketmq: RocketMqServers | None = None,
 ) -> None:
     configure_logs()
-    if not is_loopback(host) and (access is None or tls is None):
-        raise click.UsageError(
-            f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
-        )
     stop = StopEvent()
     try:
         client_config, read = source()
         with (
-            listening_at(host, port) as listening,
+            listening_at(listener.host, listener.port) as listening,
             watching_threads(stop.fail),
             Page(
                 client_config,
                 read,
                 listening,
                 connect_to=connect_to,
-                access=access,
-                tls=tls,
+                access=listener.access,
+                tls=listener.tls,
+                log=log,
                 metrics_url=metrics_url,
                 rocketmq=rocketmq,
             ),
         ):
             stop_on_signals(stop)
-            show(f"ready: {url_of(listening, has_tls=tls is not None)}")
+            show(f"ready: {url_of(listening, has_tls=listener.tls is not None)}")
             stop.wait()
     except (ClientError, WebUnavailable, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error

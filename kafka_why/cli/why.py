@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import click
@@ -39,6 +40,7 @@ from kafka_why.why.history import (
     HistoryUnavailable,
     LiveSource,
     latest_view,
+    read_folder,
     read_history,
 )
 from kafka_why.why.report import Report, analyze, report_of
@@ -96,6 +98,11 @@ _LINES = "lines"  # an output of one JSON document a line
 @namesrv_options(explain_polled, ("group_id", "follow", "output", "page_url"))
 @cluster_options(required=False)
 @click.option(
+    "--from-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Read the folder of `observe --output-dir` instead of topics.",
+)
+@click.option(
     "--source",
     type=click.Choice((HISTORY, OFFSETS, POLLING)),
     help="The topics of a coordinator of this project or of `observe`, which have reasons; "
@@ -130,6 +137,7 @@ _LINES = "lines"  # an output of one JSON document a line
 def why(
     group_id: str | None,
     client_config: ClientConfig | None,
+    from_dir: Path | None,
     source: str | None,
     follow: bool,
     logs: BrokerLogOptions,
@@ -157,19 +165,19 @@ def why(
     if group_id is None:
         list_groups(logs, since_ms, shown.output)
         return
-    _check_sources(client_config, source, logs, follow=follow)
+    _check_sources(client_config, from_dir, source, logs, follow=follow)
     try:
         if client_config is not None:
             cluster = _Cluster(client_config, prefix, source, follows=follow, has_logs=bool(logs.files))
             found = _in_cluster(cluster, group_id, since_ms, called_ms)
         else:
-            found = _Found(None)
+            found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
         if logs.files:
             found = _with_logs(found, logs, group_id)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
-        where = client_config or ", ".join(logs.files)
+        where = client_config or from_dir or ", ".join(logs.files)
         raise click.ClickException(f"cannot read from {where}: {error}") from error
     output = _LINES if follow and shown.output == "json" else shown.output
     _show_found(group_id, found, called_ms, since_ms, output, shown.servers)
@@ -181,14 +189,17 @@ def why(
 
 def _check_sources(
     client_config: ClientConfig | None,
+    from_dir: Path | None,
     source: str | None,
     logs: BrokerLogOptions,
     *,
     follow: bool,
 ) -> None:
-    """Raise UsageError if evidence is missing, or cannot be followed."""
-    if client_config is None and not logs.files:
-        raise click.UsageError("takes one of these options: --bootstrap-servers, --broker-log")
+    """Raise UsageError if evidence is missing, comes from two clusters, or cannot be followed."""
+    if client_config is not None and from_dir is not None:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
+    if client_config is None and from_dir is None and not logs.files:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir, --broker-log")
     if client_config is None and (source is not None or follow):
         raise click.UsageError("--source and --follow need --bootstrap-servers")
     if logs.files and follow:

@@ -47,6 +47,14 @@ def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
     return {name: value for name, value in found.items() if name not in declared}, references.resolve
 
 
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return settings as text that `read_properties` can read."""
+    import javaproperties
+
+    text: str = javaproperties.dumps(dict(settings), timestamp=False)
+    return text
+
+
 def _parsed(path: Path) -> dict[str, str]:
     import javaproperties  # executors get parsed settings, so they need not have it
 

@@ -201,6 +201,7 @@ class GroupTable(Generic[V]):
     """The latest views of groups. Groups for which `decode` returns None are omitted."""
 
     def __init__(self, decode: Callable[[bytes], V | None]) -> None:
+        self.duplicates = 0
         self._decode = decode
         self._groups: dict[str, V] = {}
 
@@ -227,6 +228,7 @@ class GroupTable(Generic[V]):
         if view is None:
             return self._groups.pop(group_id, None) is not None
         if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:
+            self.duplicates += 1
             return False
         self._groups[group_id] = view
         return True

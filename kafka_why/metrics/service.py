@@ -230,9 +230,8 @@ def _ms(seconds: float) -> int | None:
 class Metrics(Startable):
     """The server of one coordinator's metrics, until stopped.
 
-    It logs Kafka's sentences unless the groups are only observed. `with_members` adds series of single
-    members, and `series` limits those of groups. `collectors` and `checks` (by path) are served, too: see
-    `kafka_why.metrics.http`.
+    `log_rebalances` logs Kafka's sentences, `with_members` adds series of single members, and `series` limits
+    those of groups. `collectors` and `checks` (by path) are served, too: see `kafka_why.metrics.http`.
     `start` opens the port before the coordinator starts, because scrapes and checks must be answered during
     that minute on a cluster. It raises WebUnavailable if the port cannot be bound; port 0 means any free
     port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch` may be
@@ -247,6 +246,7 @@ class Metrics(Startable):
         port: int,
         readings: ServiceReadings,
         *,
+        log_rebalances: bool,
         with_members: bool = False,
         series: SeriesBounds | None = None,
         collectors: Sequence[Collector] = (),
@@ -255,12 +255,12 @@ class Metrics(Startable):
         self._readings = readings
         self._host = host
         self._port = port
-        self._is_observed = layout.is_observed
+        self._log_rebalances = log_rebalances
         self._metrics_state = MetricsState(layout, series)
         self._follower = MetricsFollower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
         of_topics = MetricsStateCollector(
-            self._metrics_state, with_members=with_members, is_observed=self._is_observed
+            self._metrics_state, with_members=with_members, is_observed=layout.is_observed
         )
         for collector in (of_topics, ProcessCollector(self._process_metrics), *collectors):
             self._registry.register(collector)
@@ -306,7 +306,7 @@ class Metrics(Startable):
 
     def _observe_entry(self, event: HistoryEntry) -> None:
         self._rebalances.observe(event)
-        if not self._is_observed:
+        if self._log_rebalances:
             log_sentence(event)
 
 

@@ -30,6 +30,7 @@ from kafka_why.page.address import (
     selection,
     time_parameter,
 )
+from kafka_why.page.commands import PROGRAM, CommandPages
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
@@ -75,6 +76,7 @@ def app(sources: PageSources, access: Access) -> Starlette:
             Route("/api/rebalance", lambda request: _json(pages.load_rebalance(request))),
             Route("/api/members", pages.members_json),
             Route("/api/coordinator", lambda _: _json(pages.load_coordinator())),
+            *CommandPages(sources.histories, sources.log, sources.now_ms, pages.text).routes,
             *delivery_routes(sources.deliveries, sources.now_ms),
             Route("/live", pages.live),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -194,6 +196,7 @@ class _Pages:
             "rebalance.html",
             it=self.load_rebalance(request),
             now_ms=self._sources.now_ms(),
+            asks=PROGRAM.exists(),
         )
 
     def members(self, request: Request) -> Response:
@@ -245,12 +248,15 @@ class _Pages:
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
     def _page(self, template: str, status: int = 200, **values: Any) -> Response:
-        fleet = self._sources.fleet
+        return HTMLResponse(self.text(template, **values), status)
+
+    def text(self, template: str, **values: Any) -> str:
+        """Return the HTML of a page."""
         text: str = self._templates.get_template(template).render(
             version=values.pop("version", self._sources.lines_version()),
-            last_entry_ms=fleet.last_entry_ms,
+            last_entry_ms=self._sources.fleet.last_entry_ms,
             read_age_s=self._sources.read_age_s(),
-            is_complete=fleet.is_complete,
+            is_complete=self._sources.fleet.is_complete,
             connect_to=self._sources.connect_to,
             connect_by="bootstrap.servers" if self._sources.polled is None else "namesrvAddr",
             has_coordinator=self._sources.service_topics is not None,
@@ -258,7 +264,7 @@ class _Pages:
             here=template.removesuffix(".html"),
             **values,
         )
-        return HTMLResponse(text, status)
+        return text
 
     def _selected(self, request: Request) -> dict[str, Any]:
         lines = self._sources.lines()

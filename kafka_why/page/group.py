@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.lag.definitions import Partition, PartitionLag
-from kafka_why.page.commands import commands_about
 from kafka_why.page.findings import Finding, awaited_members, findings, lines_of
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.timeline import TimelinePicture, rebalance_end_ms, shown_ms, timeline
@@ -300,9 +299,7 @@ class MovedMember(Struct, frozen=True, kw_only=True):
 
 
 class RebalancePage(Struct, frozen=True, kw_only=True):
-    """The data of a rebalance's page. `earlier_ms` and `later_ms` identify its neighbours, and `commands` of
-    the coordinator say more.
-    """
+    """The data of a rebalance's page. `earlier_ms` and `later_ms` identify its neighbours."""
 
     group_id: str
     line: RebalanceLine
@@ -312,7 +309,6 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     moves: list[MovedMember]
     earlier_ms: int | None
     later_ms: int | None
-    commands: list[str]
     now_ms: int
 
 
@@ -336,7 +332,6 @@ def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms:
         moves=_moves(r, names),
         earlier_ms=max((other for other in by_time if other < at_ms), default=None),
         later_ms=min((other for other in by_time if other > at_ms), default=None),
-        commands=[] if r.observed else commands_about(group_id, r),
         now_ms=now_ms,
     )
 

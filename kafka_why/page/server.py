@@ -13,6 +13,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
 from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Analyses, Histories
@@ -111,9 +112,10 @@ class Page(Startable):
 
     `source` is where the data is, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
     only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
-    connect to, `metrics_url` that of the coordinator's metrics, or None if unknown. With `watches_broker` the
-    page also shows groups that use the broker's own coordinator, because none should. With `rocketmq` the
-    pages of RocketMQ groups also have what polls of that cluster show.
+    connect to, `metrics_url` that of the coordinator's metrics, `log` the location of its log. Each is None
+    if unknown; without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also
+    shows groups that use the broker's own coordinator, because none should. With `rocketmq` the pages of
+    RocketMQ groups also have what polls of that cluster show.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Page(Startable):
         connect_to: str,
         access: Access | None = None,
         tls: TlsFiles | None = None,
+        log: CoordinatorLog | None = None,
         metrics_url: str | None = None,
         watches_broker: bool = False,
         rocketmq: RocketMqServers | None = None,
@@ -143,11 +146,13 @@ class Page(Startable):
             lines=lambda: overview.lines,
             members=lambda: overview.members,
             lines_version=lambda: overview.version,
+            histories=histories,
             analyses=analyses,
             read_age_s=read.read_age_s,
             service_topics=read.service_topics,
             service_state=None if metrics_url is None else StateReader(metrics_url),
             connect_to=connect_to,
+            log=log,
             deliveries=read.deliveries,
             remarks=read.remarks,
             polled=read.polled,

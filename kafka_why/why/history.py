@@ -1,9 +1,11 @@
-"""Reads a group's history, up to now, from the events topic."""
+"""Reads a group's history, up to now, from the events topic or from a folder of an observer."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from kafka import TopicPartition
@@ -166,8 +168,53 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
         yield entry
 
 
+_EVENTS = "events"
+# Files may be merged, and so deleted, after they were listed and before they are read.
+_TRIES = 5
+_Filters = list[tuple[str, str, str]] | None
+
+
+def read_folder(folder: Path, group_id: str) -> History:
+    """Return all entries of a group in the folder.
+
+    Raises HistoryUnavailable if there are none, and OSError if the files cannot be read.
+    """
+    if not (folder / _EVENTS).is_dir():
+        raise HistoryUnavailable(
+            f"{folder} has no folder {_EVENTS}: it is not the output of an observer, or it is empty"
+        )
+    rows = _read(folder, ["batch", "value"], [("group_id", "==", group_id)])
+    in_order = sorted(rows, key=lambda row: row["batch"])
+    entries = [entry for row in in_order for entry in entry_in(row["value"].encode(), group_id)]
+    if not entries:
+        known = {row["group_id"] for row in _read(folder, ["group_id"], None)}
+        raise HistoryUnavailable(why_nothing(group_id, known))
+    return History(entries, frozenset(), from_start=True, records_read=len(rows))
+
+
+def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    for _ in range(_TRIES - 1):
+        with suppress(FileNotFoundError):
+            return _rows(folder, columns, filters)
+    return _rows(folder, columns, filters)
+
+
+def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet as pq  # takes a quarter of a second, so only this source imports it
+    except ImportError as error:
+        raise HistoryUnavailable(
+            f"{folder} has Parquet files, which pyarrow reads: pip install 'kafka-why[parquet]'"
+        ) from error
+
+    found: list[dict[str, Any]] = pq.read_table(
+        folder / _EVENTS, columns=columns, filters=filters
+    ).to_pylist()
+    return found
+
+
 # A record's timestamp is from its writer's clock, and at or after its entry's time, which is from a broker's
-# clock. The margin is twice the allowed skew (`streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`).
+# clock. The margin is twice the allowed skew (`streaming.service.clock.ticker.MAX_SKEW_MS`).
 STAMP_MARGIN_MS = 10_000
 _ASSIGNMENTS = 2
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)

@@ -43,6 +43,14 @@ Holdings: TypeAlias = Mapping[MemberId, Partitions]
 Numbers: TypeAlias = Mapping[MemberId, int]
 
 
+def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
+    """Return an assignment, or None if the bytes of a member are not an assignment of Kafka's consumer."""
+    try:
+        return {member_id: _decoded(data) for member_id, data in assignments.items()}
+    except ProtocolError:
+        return None
+
+
 def _decoded(data: bytes) -> Partitions:
     """Return the partitions in a member's assignment; empty bytes have none. Raises ProtocolError."""
     return frozenset(decode_assignment(data).partitions if data else ())

@@ -27,6 +27,8 @@ from assignors.rocketmq.api import (
     NullPointerException,
 )
 from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
+from kafka_why.assign.model import GroupSpec, InputError, Member
+from kafka_why.assign.parsing import ByTopic
 from kafka_why.contract.kafka.history import DEAD, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import (
@@ -43,8 +45,6 @@ from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.why.model import Moves
 from kafka_why.why.moves import Holdings, compare, owners
 from kafka_why.wording import Column, Names, VisibleText, render_table, topics_text, visible_text
-from operations.assign.model import GroupSpec, InputError, Member
-from operations.assign.parsing import ByTopic
 from records.topic_patterns import matching
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from kafka_why.contract.codec import Reason, Refusal, encode
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from operations.replay.topic_contents import EventName
 from records.truncation import encode_event
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
@@ -17,8 +17,7 @@ from state.timeline import Row, StepFunction, Timeline
 from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter, response_value
 
-KeepFunction = Callable[[AnyGroup | None], EventName | None]
-"""A function that is called with the group after each step. Its result is the step's `kept`."""
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class HistoryRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayStep:
+class ReplayStep(Generic[K]):
     """A step of a group, and its effects. `letters` are the values of dead letters.
 
     `event` is the request, deadline or takeover, or a `Refusal` if the message was refused before it reached
@@ -56,7 +55,7 @@ class ReplayStep:
     sent: tuple[SentRecord, ...]
     history: tuple[HistoryRecord, ...]
     letters: tuple[bytes, ...]
-    kept: EventName | None
+    kept: K | None
 
     @property
     def is_own(self) -> bool:
@@ -69,7 +68,7 @@ class ReplayStep:
         return self.message.id if self.message is not None and self.is_own else None
 
 
-class GroupRun:
+class GroupRun(Generic[K]):
     """The run of one group, whose `timeline` has the present group. `keep` is called with the group after
     each step, and its result is the step's `kept`.
     """
@@ -81,7 +80,7 @@ class GroupRun:
         layout: TopicLayout,
         configs: Configs,
         outages: Sequence[Outage],
-        keep: KeepFunction,
+        keep: Callable[[AnyGroup | None], K | None],
         step: StepFunction = step,
     ) -> None:
         self.group_id = group_id
@@ -96,15 +95,15 @@ class GroupRun:
             outages=outages,
             changes=configs.changes,
         )
-        self._steps: list[tuple[AnyEvent, int, AnyEffects, EventName | None]] = []
+        self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
         self._faults_reported = 0
 
-    def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep]:
+    def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
         self.timeline.apply(row)
         return self._entries(message, is_handled)
 
-    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep]:
+    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Fire the deadlines that are due until a time."""
         self.timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
@@ -116,7 +115,7 @@ class GroupRun:
         self._steps.append((event, now_ms, effects, self._keep(effects.group)))
         return effects
 
-    def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep]:
+    def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Yield the steps since the last call. Steps that were repeated to undo a failed one are left out."""
         effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []

@@ -121,7 +121,7 @@ class _Judge:
             self.found.views[name] = left
         return name
 
-    def _compare(self, entry: ReplayStep) -> None:
+    def _compare(self, entry: ReplayStep[EventName]) -> None:
         counts = self.groups[entry.group_id]
         counts.entries += 1
         if entry.is_handled and entry.kept is not None:
@@ -138,7 +138,7 @@ class _Judge:
         for letter in entry.letters:
             counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
 
-    def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep) -> None:
+    def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep[EventName]) -> None:
         """Compare the early answers of replicas. They are optional, because a replica may be silent."""
         for copy in self.found.early.pop(name, ()):
             if not self._is_compared(entry):
@@ -153,7 +153,7 @@ class _Judge:
         names: dict[N, RecordCopy],
         name: N,
         value: bytes,
-        entry: ReplayStep,
+        entry: ReplayStep[Any],
         partition: int | None = None,
     ) -> bool:
         """Compare an expected record with the record of this name on the topics, and remove the latter from
@@ -182,7 +182,7 @@ class _Judge:
         return True
 
     def _miss(
-        self, what: RecordKind, name: object, value: bytes, entry: ReplayStep, partition: int | None
+        self, what: RecordKind, name: object, value: bytes, entry: ReplayStep[Any], partition: int | None
     ) -> None:
         """Count an expected record that is not on the topics, or report it if it has to be there."""
         if not entry.is_handled:
@@ -192,7 +192,7 @@ class _Judge:
         else:
             self._differ(what, DifferenceKind.MISSING, entry.group_id, name, entry, value)
 
-    def _is_compared(self, entry: ReplayStep) -> bool:
+    def _is_compared(self, entry: ReplayStep[Any]) -> bool:
         until = self.until
         if until is None:
             return True
@@ -279,7 +279,7 @@ class _Judge:
         how: DifferenceKind,
         group_id: str,
         name: object,
-        entry: ReplayStep | None = None,
+        entry: ReplayStep[Any] | None = None,
         expected: bytes | None = None,
         found: RecordCopy | None = None,
     ) -> None:
@@ -315,7 +315,7 @@ def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
     return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
 
 
-def _cause(entry: ReplayStep) -> str:
+def _cause(entry: ReplayStep[Any]) -> str:
     """Return the id of the step's request, or the deadline as text."""
     return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from kafka_why.contract.kafka.history import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -180,7 +181,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
     return _kafka_text(group, replayed.entries, at_ms, when, due, clock)
 
 
-def names_of(entries: Iterable[ReplayStep], group: KafkaGroup | None = None) -> Names:
+def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None) -> Names:
     """Return names for all member ids in the history and in the group."""
     history = [record.entry for entry in entries for record in entry.history]
     clients = clients_of(entry for entry in history if isinstance(entry, HistoryEntry))
@@ -195,7 +196,7 @@ def names_of(entries: Iterable[ReplayStep], group: KafkaGroup | None = None) -> 
     return Names(ids, clients)
 
 
-def _holders(entries: Iterable[ReplayStep]) -> Held:
+def _holders(entries: Iterable[ReplayStep[bytes]]) -> Held:
     """Return the owner of each partition after the last assignment, and since when it is the owner."""
     found: Held = {}
     for entry in entries:
@@ -235,7 +236,7 @@ def _partitions(assignment: bytes) -> list[TopicPartition] | None:
 
 def _kafka_text(
     group: KafkaGroup,
-    entries: Sequence[ReplayStep],
+    entries: Sequence[ReplayStep[bytes]],
     at_ms: int,
     when: str,
     due: Sequence[DeadlineReached],
@@ -368,7 +369,7 @@ def _rocketmq_text(
     return visible_text(lines)
 
 
-def _last_entry(entries: list[ReplayStep], clock: Clock) -> str:
+def _last_entry(entries: list[ReplayStep[bytes]], clock: Clock) -> str:
     for entry in reversed(entries):
         if entry.history:
             last = entry.history[-1].entry

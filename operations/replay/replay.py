@@ -6,13 +6,15 @@ recording's clock records allow.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import msgspec
 
+from checkpoints import codec
 from kafka_why.contract.codec import Refusal, encode
-from operations.replay.group_run import GroupRun, KeepFunction, ReplayStep, SentRecord, answer_records
+from operations.replay.group_run import GroupRun, ReplayStep, SentRecord, answer_records
 from operations.replay.recording import ClockLine, EventLine, Recording, RecordingHeader, ViewLine
 from operations.replay.topic_contents import ReplayStart, TopicContents, starts_of
 from state.dispatch import AnyGroup, step
@@ -20,6 +22,8 @@ from state.kafka.context import Reply
 from state.timeline import Row, StepFunction
 from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,37 @@ class Replayed:
     """
 
     group_id: str
-    entries: list[ReplayStep] = field(default_factory=list)
+    entries: list[ReplayStep[bytes]] = field(default_factory=list)
     group: AnyGroup | None = None
     start: ReplayStart = field(default_factory=ReplayStart)
 
+    def group_after(self, number: int) -> AnyGroup | None:
+        """Return the group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        while number > 0 and isinstance(self.entries[number].event, Refusal):
+            number -= 1  # a refused message does not reach the group
+        return unpack_group(self.group_id, self.entries[number].kept)
 
-def replay(recording: Recording, group_id: str, until: Until | None = None) -> Replayed:
-    """Replay one group of a recording. The deadlines that were due until the end have fired."""
+
+def replay(
+    recording: Recording, group_id: str, until: Until | None = None, *, with_states: bool = False
+) -> Replayed:
+    """Replay one group of a recording. The deadlines that were due until the end have fired.
+
+    `with_states` keeps the group after each entry, compressed.
+    """
     found = TopicContents.of(line for line in recording.outputs() if isinstance(line, EventLine | ViewLine))
     start = starts_of(recording, found).get(group_id, ReplayStart())
-    first = {group_id: start.request} if start.is_cut else None
-    run = Replay(recording, groups={group_id}, late=found.late, first=first)
+    run = Replay(
+        recording,
+        lambda group: pack_group(group) if with_states else None,
+        groups={group_id},
+        late=found.late,
+        first={group_id: start.request} if start.is_cut else None,
+    )
     return Replayed(group_id, list(run.entries(until)), run.groups.get(group_id), start)
 
 
-class Replay:
+class Replay(Generic[K]):
     """A replay of all or some groups of a recording. `keep` is that of `GroupRun`.
 
     `late` has the delays in ms of requests that were applied late, by request id, because a deadline of a
@@ -70,7 +90,7 @@ class Replay:
     def __init__(
         self,
         recording: Recording,
-        keep: KeepFunction = lambda _: None,
+        keep: Callable[[AnyGroup | None], K | None],
         *,
         groups: set[str] | None = None,
         late: Mapping[str, int] | None = None,
@@ -90,7 +110,7 @@ class Replay:
         self._until_ms = sys.maxsize if header.until_ms is None else header.until_ms - 1
         handled_ms = header.handled.watermark_ms - 1 if header.handled is not None else -1
         self._handled_ms = min(handled_ms, self._until_ms)
-        self._runs: dict[str, GroupRun] = {}
+        self._runs: dict[str, GroupRun[K]] = {}
 
     @property
     def groups(self) -> dict[str, AnyGroup]:
@@ -99,7 +119,7 @@ class Replay:
             name: run.timeline.group for name, run in self._runs.items() if run.timeline.group is not None
         }
 
-    def entries(self, until: Until | None = None) -> Iterator[ReplayStep]:
+    def entries(self, until: Until | None = None) -> Iterator[ReplayStep[K]]:
         """Run the replay once. Yields each group's entries in their order."""
         until = until or Until()
         for state in self._recording.states():
@@ -129,12 +149,12 @@ class Replay:
     def _wants(self, group_id: str) -> bool:
         return self._wanted is None or group_id in self._wanted
 
-    def _message(self, message: LogMessage) -> Iterator[ReplayStep]:
+    def _message(self, message: LogMessage) -> Iterator[ReplayStep[K]]:
         # No group is known to be of the partition, so that the admission computes the partition of each.
         request = self._admissions[message.row.partition].admit(message, lambda _: False)
         is_handled = self._is_handled(message)
         if isinstance(request, Refusal):
-            entry: ReplayStep = _refused(request, message, is_handled, self._header)
+            entry: ReplayStep[K] = _refused(request, message, is_handled, self._header)
             if self._wants(entry.group_id):
                 yield entry
             return
@@ -159,7 +179,7 @@ class Replay:
         del self._first[group_id]
         return True
 
-    def _fire_handled(self, run: GroupRun, until_ms: int) -> Iterator[ReplayStep]:
+    def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[ReplayStep[K]]:
         """Fire the deadlines that a committed batch has fired.
 
         Spark calls an idle group only at its next deadline. Until then, the effects of a takeover or of a new
@@ -168,7 +188,7 @@ class Replay:
         while (due_ms := run.timeline.next_due_ms()) is not None and due_ms <= until_ms:
             yield from run.fire_until(due_ms, is_handled=True)
 
-    def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun:
+    def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
         if group_id not in self._runs:
             self._runs[group_id] = GroupRun(
                 group_id, group, self._header.layout, self._configs, self._outages, self._keep, self._step
@@ -195,7 +215,9 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named)
 
 
-def _refused(refusal: Refusal, message: LogMessage, is_handled: bool, header: RecordingHeader) -> ReplayStep:
+def _refused(
+    refusal: Refusal, message: LogMessage, is_handled: bool, header: RecordingHeader
+) -> ReplayStep[K]:
     response = refusal.response(message.id)
     letter = encode(
         dead_letter(refusal.reason, refusal.message, message.row.key, message, answered=response is not None)
@@ -208,3 +230,15 @@ def _refused(refusal: Refusal, message: LogMessage, is_handled: bool, header: Re
         sent, letters = (answer,), letters if too_large is None else (too_large, letter)
     at_ms = message.row.at_ms
     return ReplayStep(named_group(message), at_ms, refusal, message, is_handled, sent, (), letters, None)
+
+
+def pack_group(group: AnyGroup | None) -> bytes | None:
+    """Return the group compressed, or None for None."""
+    return None if group is None else codec.write_row({group.group_id: codec.encode_group(group, None)})[1]
+
+
+def unpack_group(group_id: str, kept: bytes | None) -> AnyGroup | None:
+    """Return the group that `pack_group` compressed."""
+    if kept is None:
+        return None
+    return codec.decode_group(group_id, codec.read_row(group_id, codec.STATE_VERSION, kept)[group_id])

@@ -140,7 +140,7 @@ def log_of(recording: Recording, group_id: str) -> GroupLog:
             "since; what-if needs the log from the group's first request on"
         )
     first = {group_id: start.request} if start is not None and start.is_cut else None
-    entries = Replay(recording, groups={group_id}, first=first).entries()
+    entries = Replay[None](recording, lambda _: None, groups={group_id}, first=first).entries()
     rows = [
         Row(entry.message.row.at_ms, entry.event.request_id, entry.event.request)
         for entry in entries

@@ -7,6 +7,8 @@ deadlines, so it does nothing without records. Offsets of a transaction are read
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows it by
@@ -14,11 +16,112 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.codec import STATE_SCHEMA
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.consumer_offsets.schemas import record_types
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
+from streaming.observing.output_folder import (
+    DEAD_LETTERS,
+    EVENTS,
+    GROUPS,
+    MERGE_EACH_BATCHES,
+    OFFSETS,
+    OutputFolder,
+    OutputTable,
+)
 from streaming.query.executors import WorkerFunction
 from streaming.query.output import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
+
+# The sink of an observer that writes to a folder: a batch's records become rows of Parquet files.
+
+
+_DAY_MS = 24 * 60 * 60 * 1_000
+# The columns of each table besides `value`, which is the record itself, so that SQL need not read JSON.
+_EVENT = """group_id string, incarnation string, seq long, at_ms long, type string, from_state string,
+    to_state string, generation int, reason string, rule string, group_type string, member_id string,
+    client_id string, client_host string"""
+_VIEW = "incarnation string, seq long, at_ms long, state string, generation int, protocol_type string"
+_OFFSET = "offset long, leader_epoch int, metadata string, committed_at_ms long"
+_DEAD_LETTER = "at_ms long, reason string, message string, request string"
+
+
+def write_to_folder(
+    output: DataFrame,
+    query_name: str,
+    layout: TopicLayout,
+    output_dir: Path,
+    checkpoint_dir: str,
+    batch_interval_ms: int,
+) -> StreamingQuery:
+    """Start a query that writes (topic, key, value, partition) to the tables of a folder."""
+    return (
+        output.writeStream.queryName(query_name)
+        .foreachBatch(FolderSink(OutputFolder(output_dir), layout).write)
+        .option("checkpointLocation", checkpoint_dir)
+        .outputMode("append")
+        .trigger(processingTime=f"{batch_interval_ms} milliseconds")
+        .start()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSink:
+    """A sink that writes batches to a folder. A batch that runs again writes the same files."""
+
+    folder: OutputFolder
+    layout: TopicLayout
+
+    def write(self, output: DataFrame, batch_id: int) -> None:
+        """Write a batch. The batches before it are committed."""
+        self.folder.begin()
+        if batch_id % MERGE_EACH_BATCHES == 0:
+            self.folder.merge(batch_id)
+        cached = output.persist()
+        try:
+            # All tasks process the batch here. Then one task writes each file.
+            present = {row["topic"] for row in cached.select("topic").distinct().collect()}
+            for table, topic, columns in self._tables():
+                if topic in present:
+                    self._write(table, cached.where(F.col("topic") == topic).select(*columns), batch_id)
+        finally:
+            cached.unpersist()
+
+    def _tables(self) -> list[tuple[OutputTable, str, list[Column]]]:
+        value = F.col("value").cast("string").alias("value")
+        key, text, layout = F.col("key").cast("string"), F.col("value").cast("string"), self.layout
+        parts = F.from_json(key, "array<string>")
+        committed = [
+            parts[0].alias("group_id"),
+            parts[1].alias("topic"),
+            parts[2].cast("int").alias("partition"),
+        ]
+        return [
+            (EVENTS, layout.events_topic, [F.from_json(text, _EVENT).alias("entry"), value]),
+            (
+                GROUPS,
+                layout.groups_topic,
+                [F.from_json(text, _VIEW).alias("entry"), key.alias("group_id"), value],
+            ),
+            (
+                OFFSETS,
+                layout.offsets_topic,
+                [F.from_json(text, _OFFSET).alias("entry"), *committed, value],
+            ),
+            (
+                DEAD_LETTERS,
+                layout.dead_letters_topic,
+                [F.from_json(text, _DEAD_LETTER).alias("entry"), value],
+            ),
+        ]
+
+    def _write(self, table: OutputTable, rows: DataFrame, batch_id: int) -> None:
+        others = [name for name in rows.columns if name != "entry"]
+        flat = rows.select(*others, "entry.*", F.lit(batch_id).alias("batch")).coalesce(1)
+        date = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))  # of UTC
+        writer = flat.write if table.keys else flat.withColumn("date", date).write.partitionBy("date")
+        writer.parquet(str(self.folder.staging / table.name))
+        self.folder.move_batch(table, batch_id)
+
 
 QUERY_NAME = "group-observer"
 _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
@@ -149,11 +252,19 @@ def start(
     partitions: int,
     shards: int,
     batch_interval_ms: int,
+    output_dir: Path | None = None,
 ) -> StreamingQuery:
-    """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source."""
+    """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
+
+    The query writes to the observer's topics, or to `output_dir` if given. In a folder it uses no sightings.
+    """
     records, layout = read_source(spark, client_config, partitions), operator.layout
+    function = WorkerFunction(operator)
+    if output_dir is not None:
+        output = observe_groups(records, function, shards=shards)
+        return write_to_folder(output, QUERY_NAME, layout, output_dir, checkpoint_dir, batch_interval_ms)
     sightings = read_sightings(spark, client_config, layout.sightings_topic)
-    output = observe_groups(records, WorkerFunction(operator), shards=shards, sightings=sightings)
+    output = observe_groups(records, function, shards=shards, sightings=sightings)
     return write_output(
         output,
         QUERY_NAME,

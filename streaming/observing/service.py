@@ -17,7 +17,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import ServiceFolder
-from streaming.observing import pipeline
+from streaming.observing import output_folder, pipeline
 from streaming.observing.one_observer import check_topics_are_ours, observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator
 from streaming.observing.rebalance_poller import RebalancePoller
@@ -41,6 +41,9 @@ from streaming.service.topics import (
 
 DEFAULT_PREFIX = "group-observer"
 DEFAULT_BATCH_INTERVAL_MS = 1_000
+# The interval of batches of an observer that writes files. It is long because each batch writes up to four
+# files.
+FOLDER_BATCH_INTERVAL_MS = 60_000
 DEFAULT_POLL_INTERVAL_MS = 1_000
 POLL_INTERVAL_MAX_MS = 5_000
 # The shards of each partition of `__consumer_offsets`, which has 50 partitions. Each shard with records costs
@@ -53,7 +56,7 @@ DEFAULT_STATE_PARTITIONS = 2
 @dataclass(frozen=True, slots=True)
 class ObserverOptions:
     """The options of an observer. `folder` is its data folder, with the checkpoint. The observer writes to
-    the topics of `layout`.
+    the topics of `layout`, or to Parquet files in `output_dir` if that is given.
 
     `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
     number of partitions in which Spark keeps the state. If one is None, it is the checkpoint's number, or the
@@ -73,6 +76,7 @@ class ObserverOptions:
     min_insync_replicas: int | None = None
     ui_host: str = LOOPBACK
     ui_port: int | None = None
+    output_dir: Path | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -142,6 +146,7 @@ class ObserversQuery(SupervisedQuery):
             partitions=found.partitions,
             shards=found.shards,
             batch_interval_ms=self._options.batch_interval_ms,
+            output_dir=self._options.output_dir,
         )
         # An idle cluster has no records, and so no batches. The first query counts as running at once.
         proof_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _PROOF_S
@@ -187,7 +192,7 @@ class ObserversQuery(SupervisedQuery):
 
     def _start_polling(self, partitions: int) -> None:
         options = self._options
-        if options.poll_interval_ms:
+        if options.poll_interval_ms and options.output_dir is None:  # else nothing is written to the cluster
             self._poller = RebalancePoller(
                 options.client_config,
                 options.layout.sightings_topic,
@@ -215,8 +220,11 @@ class ObserversQuery(SupervisedQuery):
 
 def _prepare_topics(options: ObserverOptions) -> None:
     """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's or another
-    observer's.
+    observer's, and FolderError. If the observer writes files, claim their folder instead.
     """
+    if options.output_dir is not None:
+        output_folder.claim_folder(options.output_dir, options.folder)
+        return
     layout = options.layout
     if find_topic(options.client_config, layout.requests_topic).ids:
         raise TopicsError(

@@ -103,7 +103,7 @@ def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "Operator", partial(Operator, step=differing_step))
         with answering(options) as coordinator:
-            with metrics_and_checks(coordinator, [], "127.0.0.1", 0) as metrics:
+            with metrics_and_checks(coordinator, [], "127.0.0.1", 0, log_rebalances=False) as metrics:
                 metrics.follow()
                 seen = Seen(coordinator, metrics)
                 seen.wait_for("answering")

@@ -48,13 +48,14 @@ CLOCK_MS = 500
 
 @dataclass
 class Observing:
-    """An observer of the broker, which can be started again."""
+    """An observer of the broker, which can be started again. With `output_dir` it writes files there."""
 
     broker: EmbeddedBroker
     children: Children
     folder: Path
     prefix: str
     poll_interval_ms: int = 1_000
+    output_dir: Path | None = None
     starts: int = 0
     child: Child | None = None
 
@@ -74,6 +75,7 @@ class Observing:
     def begin(self) -> None:
         """Start it, and do not wait until it is ready."""
         self.starts += 1
+        to_files = () if self.output_dir is None else ("--output-dir", str(self.output_dir))
         self.child = self.children.start(
             f"observe-{self.starts}",
             "observe",
@@ -87,6 +89,7 @@ class Observing:
             "200",
             "--poll-interval-ms",
             str(self.poll_interval_ms),
+            *to_files,
         )
 
     @property

@@ -1,7 +1,7 @@
 """An observer under load and its Spark are killed: no entry is lost, and none is there twice.
 
-Afterwards an observer that nobody disturbs reads the same records, and both have to say the same.
-`--examples 10` kills ten times as often.
+Afterwards an observer that nobody disturbs reads the same records and writes files, and both have to say the
+same. `--examples 10` kills ten times as often.
 """
 
 import json
@@ -24,10 +24,12 @@ from msgspec import structs
 from checkpoints.spark_logs import last_batch
 from cli.processes.child import Children, family
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import LocalFiles
+from kafka_why.why.history import HistoryUnavailable, read_folder
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import START_TIMEOUT_S, command_of, read_topic, wait_until
@@ -75,12 +77,17 @@ def test_no_entry_is_lost_or_repeated_by_kills(broker: EmbeddedBroker, topic: st
 
         def agree() -> bool:
             """Return True if both have the same entries. A deletion reaches one observer first."""
-            found.update({group_id: entries_of(broken, group_id) for group_id in groups})
-            return all(entries_of(undisturbed, group_id) == entries for group_id, entries in found.items())
+            in_files = entries_in(tmp_path / "out", groups)
+            if in_files:
+                found.update({group_id: entries_of(broken, group_id) for group_id in groups})
+            return in_files != {} and in_files == found
 
-        with observing_as("undisturbed", broker, tmp_path) as undisturbed:
-            undisturbed.start()
-            wait_until(agree, "the same entries", AGREE_TIMEOUT_S)
+        with observing_as("undisturbed", broker, tmp_path, tmp_path / "out") as undisturbed:
+            undisturbed.begin()
+            wait_until(agree, "the same entries in files", AGREE_TIMEOUT_S)
+            with closing(kafka_clients.admin(broker.client_config)) as admin:
+                prefix = undisturbed.prefix
+                assert not [name for name in admin.list_topics() if name.startswith(prefix)]
     for entries in found.values():
         seqs: dict[str, list[int]] = {}  # a group that was deleted begins anew, as another incarnation
         for entry in entries:
@@ -92,7 +99,9 @@ def test_no_entry_is_lost_or_repeated_by_kills(broker: EmbeddedBroker, topic: st
 
 
 @contextmanager
-def observing_as(name: str, broker: EmbeddedBroker, folder: Path) -> Iterator[Observing]:
+def observing_as(
+    name: str, broker: EmbeddedBroker, folder: Path, output_dir: Path | None = None
+) -> Iterator[Observing]:
     """Yield an observer with a data folder, logs and topics of its own, which is not started. It does not
     look at the brokers, because two observers look at different times.
     """
@@ -100,7 +109,7 @@ def observing_as(name: str, broker: EmbeddedBroker, folder: Path) -> Iterator[Ob
     own.mkdir()
     prefix = f"{name}-{uuid.uuid4()}"
     with Children(own) as children:
-        yield Observing(broker, children, own, prefix, poll_interval_ms=0)
+        yield Observing(broker, children, own, prefix, poll_interval_ms=0, output_dir=output_dir)
 
 
 def last_committed(observing: Observing) -> int:
@@ -197,6 +206,18 @@ def entries_of(observing: Observing, group_id: str) -> list[HistoryEntry]:
     entries = [entry for entry in observing.history(group_id) if reader.is_new(entry)]
     assert reader.gaps == {}
     return [without_observer(entry) for entry in entries]
+
+
+def entries_in(folder: Path, group_ids: list[str]) -> dict[str, list[HistoryEntry]]:
+    """All entries of these groups in the files of an observer, of none if one has no entry yet."""
+    try:
+        found = {group_id: read_folder(folder, group_id).entries for group_id in group_ids}
+    except HistoryUnavailable:
+        return {}
+    return {
+        group_id: [without_observer(entry) for entry in entries if isinstance(entry, HistoryEntry)]
+        for group_id, entries in found.items()
+    }
 
 
 def without_observer(entry: HistoryEntry) -> HistoryEntry:

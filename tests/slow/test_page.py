@@ -30,6 +30,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
@@ -60,9 +61,10 @@ while True:
 
 @pytest.fixture(scope="module")
 def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
-    """Yield the address of a page beside the coordinator, which knows its metrics."""
+    """Yield the address of a page beside the coordinator, which knows its metrics and its log."""
     metrics_url = coordinated.ready["metrics"]
-    with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url) as url:
+    log = CoordinatorLog.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
+    with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
         yield url
 
 
@@ -79,10 +81,13 @@ def serving(
     *,
     connect_to: str,
     metrics_url: str | None,
+    log: CoordinatorLog | None = None,
 ) -> Iterator[str]:
     with (
         listening_at("127.0.0.1", 0) as listening,
-        Page(broker.client_config, layout, listening, connect_to=connect_to, metrics_url=metrics_url),
+        Page(
+            broker.client_config, layout, listening, connect_to=connect_to, metrics_url=metrics_url, log=log
+        ),
     ):
         yield url_of(listening)
 
@@ -185,7 +190,17 @@ def test_killed_consumer_is_named_live_with_its_reason_two_clicks_away(
         wait_until(lambda: "session timeout: victim" in text_of(driver, "h1"), "its heading")
         assert says(driver, f"no heartbeat within its session timeout of {SESSION_MS} ms")
         picture(driver, "rebalance")
-        assert says(driver, f"--group={group_id}"), "the command that shows the moment"
+        for button, words in (
+            ("Other assignors", "cooperative-sticky"),
+            ("Other settings", "reproduces"),
+            ("The group at this moment", "has to join again"),
+        ):
+            driver.find_element(By.XPATH, f"//button[starts-with(., '{button}')]").click()
+            wait_until(lambda: shows(driver, "#answer"), f"the answer to: {button}", 90.0)
+            answer = driver.execute_script("return document.querySelector('#answer').innerText")
+            assert words in answer, answer
+            picture(driver, button.split()[1])
+            driver.back()
         driver.get(f"{page}members?{urlencode({'q': 'victim'})}")
         wait_until(lambda: says(driver, group_id), "the client that caused it")
         name, rebalances, timeouts, joins, *_ = cells_of(driver, "tbody tr")
@@ -201,6 +216,7 @@ def test_killed_consumer_is_named_live_with_its_reason_two_clicks_away(
                 ("groups", ""),
                 ("group", f"group?{urlencode({'id': group_id})}"),
                 ("rebalance", f"rebalance?{moment}"),
+                ("whatif", f"whatif?{moment}"),
                 ("members", "members"),
                 ("coordinator", "coordinator"),
             ):

@@ -10,7 +10,7 @@ from cli.demo.load import consumed
 from cli.demo.watch import partitions_held, stable_with
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
-from tests.unit.kafka_why.test_history_reader import event
+from tests.unit.cli.test_live_view import event
 
 UUID = "dd3ce9d5-1cf1-5738-98c8-e7d245d76648"
 

@@ -12,7 +12,11 @@ from pathlib import Path
 import click
 import pytest
 import structlog
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
+from cli.live_view import EscapingConsole
 from kafka_why.cli.output import (
     GuardedTerminal,
     configure_logs,
@@ -113,3 +117,17 @@ def test_log_entry_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert printed.count("\n") == 1
     assert r"a\x1b[2Jb" in printed
     assert not [text for text in ("\x1b[2J", "\r", "\x9b", "\u202e", "\u2028") if text in printed]
+
+
+def test_live_view_escapes_control_sequences_in_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    guard_terminals()
+    table = Table("Group")
+    table.add_row(Text("orders\x1b[2J\x9b31m\u202e"))
+    with Live(table, console=EscapingConsole(), auto_refresh=False, redirect_stdout=False) as live:
+        live.refresh()
+    assert "\x1b[?25l" in terminal.getvalue()  # rich hides the cursor, past the guard
+    assert not {"\x1b[2J", "\x9b", "\u202e"} & {*terminal.getvalue().split("orders"), *terminal.getvalue()}
+    assert r"orders\x1b" in terminal.getvalue()

@@ -11,6 +11,7 @@ from cli.run_page import RunPage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.page.commands import CoordinatorLog
 from tests.e2e.harness import child_pids, command_of, wait_until
 
 NOBODY = ClientConfig("127.0.0.1:1")  # the page says that no broker answers, and serves
@@ -35,8 +36,9 @@ def test_page_process_that_ends_is_restarted_at_the_same_address(tmp_path: Path)
     rocketmq = PolledCluster(("127.0.0.1:1",), str(keys), None)
     assert rocketmq.servers() == RocketMqServers(("127.0.0.1:1",), ("a", "b"))
     with RunPage(0) as page:
+        log = CoordinatorLog.of(NOBODY, "/nowhere/coordinator")
         layout, nowhere = TopicLayout.named("page"), "http://127.0.0.1:1"
-        page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, rocketmq=rocketmq)
+        page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, log, rocketmq=rocketmq)
         wait_until(lambda: is_served(page.url), "the page")
         (first,) = pages()
         os.kill(first, signal.SIGKILL)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from kafka_why.assign.model import InputError
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
@@ -33,7 +34,6 @@ from kafka_why.lag.definitions import LogBounds
 from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
 from operations.assign.compare import live_group, subscribed_topics
-from operations.assign.model import InputError
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 from tests.unit.kafka_why.page_facts import looks
 

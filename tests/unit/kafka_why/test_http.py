@@ -118,6 +118,7 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
             transactions=TransactionsSummary,
             replica=lambda: NO_REPLICA_STATE,
         ),
+        log_rebalances=False,
     )
 
 
@@ -128,7 +129,7 @@ def test_observer_serves_no_coordinator_only_metrics() -> None:
     )
     client_config = ClientConfig(f"{LOOPBACK}:{free_port()}")
     with (
-        Metrics(client_config, observed, LOOPBACK, 0, readings) as served,
+        Metrics(client_config, observed, LOOPBACK, 0, readings, log_rebalances=False) as served,
         urllib.request.urlopen(served.url, timeout=30) as response,
     ):
         text = response.read().decode()

@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import re
 import socket
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -17,6 +20,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import Users
 from kafka_why.page import app as page_app
 from kafka_why.page.app import app
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.members import EMPTY
@@ -51,6 +55,7 @@ def serving(
         lines=list,
         members=lambda: EMPTY,
         lines_version=lambda: LINES_VERSION,
+        histories=histories,
         analyses=Analyses(histories, fleet),
         read_age_s=lambda: 0.0,
         service_topics=ServiceTopics(),
@@ -280,6 +285,50 @@ def read_to(connection: socket.socket, end: bytes) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("at", ["x", "-1", "9" * 16, ""])
-def test_rebalance_without_a_time_is_refused(on_loopback: socket.socket, at: str) -> None:
-    assert status(on_loopback, f"/rebalance?group=g&at={at}") == 400
+NO_CHECKPOINT = CoordinatorLog(
+    checkpoint="/nowhere/coordinator", properties="bootstrap.servers=127.0.0.1:1\n"
+)
+
+
+def replay(group_id: str = "orders", **parameters: str) -> str:
+    return f"/replay?{urlencode({'group': group_id, 'at': '1795230000000', **parameters})}"
+
+
+def said(listening: socket.socket, path: str, **headers: str) -> str | None:
+    """Return the answer of the command on a page, None if it was not run."""
+    found, _, page = answer(listening, path, **headers)
+    assert found == 200
+    shown = re.search('id="answer">(.*)</pre>', page.decode(), re.DOTALL)
+    return None if shown is None else unescape(shown[1])
+
+
+def test_button_runs_a_command_but_a_link_from_another_site_does_not() -> None:
+    with serving(log=NO_CHECKPOINT) as listening:
+        assert said(listening, replay()) is None
+        for site in ("cross-site", "same-site"):
+            headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Mode": "navigate"}
+            assert said(listening, replay(run="1"), **headers) is None
+        for headers in ({"Sec_Fetch_Site": "same-origin", "Sec_Fetch_Mode": "navigate"}, {}):
+            shown = said(listening, replay(run="1"), **headers)
+            assert shown is not None and "/nowhere/coordinator" in shown
+
+
+def test_replay_and_whatif_without_a_checkpoint_point_to_the_coordinator(
+    on_loopback: socket.socket,
+) -> None:
+    for kind in ("replay", "whatif"):
+        found, _, page = answer(on_loopback, f"/{kind}?group=g&at=1&run=1")
+        assert found == 404 and b"run the command on the coordinator" in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/whatif?group=g&at=1&{urlencode({'try': 'x' * 301})}",
+        f"/whatif?group=g&at=1&{'try=x&' * 5}",
+        *(f"/replay?group=g&at={at}" for at in ("x", "-1", "9" * 16, "")),
+    ],
+)
+def test_oversized_command_or_one_without_a_time_is_refused(path: str) -> None:
+    with serving(log=NO_CHECKPOINT) as listening:
+        assert status(listening, path) == 400

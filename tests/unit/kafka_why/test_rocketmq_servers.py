@@ -60,7 +60,7 @@ def test_tls_verifies_the_server_only_if_the_file_says_so(tmp_path: Path) -> Non
         (["why", "--namesrv", "mq:1"], {}, "Missing argument 'GROUP'"),
         (["why", "g", "--namesrv", "mq:1", "--since", "1h"], {}, "--namesrv does not go with --since"),
         (["page", "--namesrv", "mq:1", "--prefix", "x"], {}, "--namesrv does not go with --prefix"),
-        (["why", "g", "--bootstrap-servers", "k"], {"NAMESRV_ADDR": "mq:1"}, "'k' is not HOST:PORT"),
+        (["why", "g", "--from-dir", "."], {"NAMESRV_ADDR": "mq:1"}, ". has no folder events"),
     ],
 )
 def test_options_of_other_sources_are_refused_beside_name_servers(

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_why.assign.model import GroupSpec, InputError, Member
+from kafka_why.assign.parsing import parse_members, partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.moves import Holdings, owners
 from kafka_why.wording import Names
 from operations.assign.compare import KAFKA, StrategyResult, outcome_text, outcomes, rounds
-from operations.assign.model import GroupSpec, InputError, Member
-from operations.assign.parsing import parse_members, partitions
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)

@@ -1,11 +1,14 @@
-"""Reading of the groups and events topics: new, duplicate and missing entries."""
+"""Reading of the groups and events topics: new, duplicate and missing entries, and the rendered view."""
 
+from io import StringIO
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import structs
+from rich.console import Console
 
+from cli.live_view import render
 from kafka_why.contract.history_reader import (
     AnyView,
     CoordinatorStarted,
@@ -88,6 +91,7 @@ def test_group_table_keeps_the_latest_view_of_each_group() -> None:
         return table.apply(b"g", None if view is None else msgspec.json.encode(view))
 
     assert [apply(snapshot(seq)) for seq in (2, 2, 1, 3)] == [True, False, False, True]
+    assert table.duplicates == 2
     assert [group.seq for group in table.groups] == [3]
     assert apply(snapshot(1, "requests-0-8")), "another life of the group starts at 1"
     assert apply(None)
@@ -143,3 +147,29 @@ def test_views_are_decoded_strictly_and_unknown_kinds_are_ignored() -> None:
 )
 def test_member_line_shows_the_assigned_partitions(assignment: bytes, protocol_type: str, text: str) -> None:
     assert holdings(assignment, protocol_type) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, ["  a", "  b", "the partitions are left out: the record would be too large"]),
+        ({"members": []}, ["the members are left out: the record would be too large"]),
+        ({"members": [], "state": "Empty"}, []),
+    ],
+)
+def test_live_view_notes_the_truncation_of_a_large_group(changes: dict[str, Any], shown: list[str]) -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render([structs.replace(snapshot(1), truncated=True, **changes)], [], "", 61_000))
+    text = console.export_text()
+    assert all(line in text for line in shown)
+    assert ("left out" in text) == bool(shown)
+    assert "orders 0" not in text and "b: -" not in text
+
+
+def test_live_view_marks_client_ids_that_several_rocketmq_connections_share() -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(render([snapshot(1), rocketmq_group()], [], "", 61_000))
+    text = console.export_text()
+    for shown in ("! A on c1, JAVA 0", "  B on c2, JAVA 0", "! A on c3, JAVA 0", "RocketMQ Online"):
+        assert shown in text
+    assert "2 clients, CLUSTERING: orders" in text

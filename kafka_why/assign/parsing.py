@@ -18,10 +18,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.assign.model import GroupSpec, InputError, Member
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
 from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
 from kafka_why.why.moves import Holdings
-from operations.assign.model import GroupSpec, InputError, Member
 
 MAX_MEMBERS = 100_000
 """The maximum number of members, if the user gives only a number."""
@@ -97,6 +97,26 @@ def read_group(path: Path) -> GroupSpec:
         _weights(read.weights),
         read.racks,
     )
+
+
+def group_file(group: GroupSpec) -> bytes:
+    """Return a group in the module's format. Only partitions of members are in it, as `current` has them."""
+    members = {
+        member_id: _Member(
+            list(member.topics),
+            member.instance_id,
+            member.rack,
+            None if group.current is None else by_topic(group.current.get(member_id, ())),
+        )
+        for member_id, member in group.members.items()
+    }
+    weights = {
+        topic: [group.weights.get(TopicPartition(topic, n), 0) for n in range(number)]
+        for topic, number in group.topics.items()
+        if group.weights
+    }
+    racks = {topic: [list(of_one) for of_one in of_topic] for topic, of_topic in group.racks.items()}
+    return msgspec.json.encode(_Group(dict(group.topics), members, weights, racks))
 
 
 def read_weights(path: Path) -> dict[TopicPartition, int]:

@@ -1,0 +1,305 @@
+"""The terminal views: of every group live (what each member holds, and why the group last rebalanced), and of
+the entries of a replay, moved a key at a time.
+
+The view reads the groups from the groups and events topics only, so any other reader can show the same. On a
+terminal it is a table that is updated in place; elsewhere each history entry is a line.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import click
+import structlog
+from kafka.errors import KafkaError
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.history_reader import (
+    INCARNATIONS_REMEMBERED,
+    AnyView,
+    CoordinatorStarted,
+    GroupTable,
+    HistoryReader,
+    decode_any_entry,
+    decode_any_snapshot,
+)
+from kafka_why.contract.kafka.history import GroupState
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.history import ConnectionSnapshot
+from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
+from kafka_why.lifetimes import OutageWarning
+from kafka_why.rocketmq_group import client_version, group_state
+from kafka_why.topic_reader import TopicReader
+from kafka_why.why.follow import clock, entry_line
+from kafka_why.wording import holdings, is_bare, progress, visible, visible_lines, visible_text
+from operations.replay.steps import StepBrowser
+
+
+class EscapingConsole(Console):
+    """A console of rich that escapes all unprintable characters."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible_lines(segment.text), segment.style)
+
+
+_POLL_MS = 200
+_LAST_ENTRIES = 8
+
+log = structlog.get_logger()
+
+
+class LiveView:
+    """A view of the groups until stopped; `run` may have its own thread.
+
+    Below the table it shows the result of `replica`, a word for the replica's state, and the lines of
+    `remarks`.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        console: Console | None = None,
+        *,
+        replica: Callable[[], str],
+        remarks: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._console = console or EscapingConsole()
+        self._replica = replica
+        self._remarks = remarks
+        self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
+        self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
+        self._warning = OutageWarning("reading the groups")
+        self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
+
+    def run(self, stop: threading.Event) -> None:
+        """Show existing and new records until `stop` is set. Raises KafkaError if no broker responds."""
+        layout = self._layout
+        with TopicReader(self._client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+            # The groups topic from its beginning, the events topic from now on.
+            reader.start(
+                beginning=reader.partitions_of(layout.groups_topic),
+                end=reader.partitions_of(layout.events_topic),
+            )
+            if self._console.is_terminal:
+                self._run_table(reader, stop)
+            else:
+                self._run_lines(reader, stop)
+
+    def _run_table(self, reader: TopicReader, stop: threading.Event) -> None:
+        with Live(
+            self._rendered(),
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,  # rich would read the sequences of other writers as its own styles
+            redirect_stderr=False,
+        ) as live:
+            while not stop.is_set():
+                self._poll(reader, stop)
+                # Refresh without new records too, because the ages of the last rebalances grow.
+                live.update(self._rendered(), refresh=True)
+
+    def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
+        while not stop.is_set():
+            for line in self._poll(reader, stop):
+                self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
+
+    def _rendered(self) -> RenderableType:
+        missing = sum(len(numbers) for numbers in self._history.gaps.values())
+        duplicates = self._history.duplicates + self._table.duplicates
+        note = (
+            f"replica {self._replica()}; "
+            f"{duplicates} records were read twice, {missing} history entries are missing"
+        )
+        notes = visible_text([*self._remarks(), note])
+        return render(self._table.groups, self._entries, notes, time.time() * 1000)
+
+    def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
+        """Apply the new records. Return their lines."""
+        try:
+            records = reader.poll(_POLL_MS)
+        except KafkaError as error:
+            self._warning.failed(error)
+            stop.wait(1.0)
+            return []
+        self._warning.worked()
+        lines = [line for record in records for line in self._read(record.topic, record.key, record.value)]
+        self._entries.extend(lines)
+        return lines
+
+    def _read(self, topic: str, key: bytes | None, value: bytes | None) -> Iterator[str]:
+        try:
+            if topic != self._layout.events_topic:
+                self._table.apply(key, value)
+                return
+            entry = decode_any_entry(value or b"")
+        except UNREADABLE as error:
+            log.warning("a record cannot be read", topic=topic, error=str(error))
+            return
+        if isinstance(entry, CoordinatorStarted):
+            yield f"{clock(entry.at_ms)}  a coordinator started"
+        elif entry is not None and self._history.is_new(entry):
+            yield entry_line(entry)
+
+
+def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:
+    """Return the table of groups with the last history entries below it."""
+    table = Table(
+        "Group",
+        "State",
+        "Generation",
+        "Members and what they hold",
+        "Last rebalance",
+        expand=True,
+        pad_edge=False,
+    )
+    for group in groups:
+        row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _row(group, now_ms)
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    shown = Text(visible_text(entries), overflow="ellipsis", no_wrap=True)
+    return Group(table, shown, Text(notes, style="dim"))
+
+
+def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
+    return [
+        group.group_id,
+        _state(group.state, group),
+        _generation(group),
+        _members(group),
+        _last_rebalance(group, now_ms),
+    ]
+
+
+def _members(group: GroupSnapshot) -> str:
+    """Return the members and their partitions. A record that would have been too large omits the partitions,
+    or the members, too. That must not look like a group without them.
+    """
+    if not group.truncated or group.state == GroupState.EMPTY:
+        return visible_text(member_line(m, group) for m in group.members) or "-"
+    left_out = "partitions" if group.members else "members"
+    note = f"the {left_out} are left out: the record would be too large"
+    return visible_text([*(f"  {member.member_id}" for member in group.members), note])
+
+
+def _generation(group: GroupSnapshot) -> str:
+    """Return the generation. In a group with epochs, return the epoch, and the target's if it is older."""
+    if not group.consumer:
+        return str(group.generation)
+    target = group.consumer.assignment_epoch
+    lines = [f"epoch {group.generation}", *([] if target == group.generation else [f"target {target}"])]
+    return visible_text(lines)
+
+
+def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
+    """Return the cells of a RocketMQ group; no queues, because its clients do not report them."""
+    clients = len({consumer.client_id for consumer in group.consumers})
+    return [
+        group.group_id,
+        _state(f"RocketMQ {group_state(group)}", group),
+        "-",
+        visible_text(client_line(c, group) for c in group.consumers) or "-",
+        f"{clients} clients, {group.message_model}: {', '.join(group.subscriptions)}" if clients else "-",
+    ]
+
+
+def _state(state: str, group: AnyView) -> str:
+    return visible_text([state, *([] if group.quarantined is None else ["quarantined"])])
+
+
+def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:
+    """Return a consumer's connection; `!` marks a client id that several connections have."""
+    mark = "!" if consumer.client_id in group.duplicate_client_ids else " "
+    return f"{mark} {consumer.client_id} on {consumer.connection}, {client_version(consumer)}"
+
+
+def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
+    """Return a member and its partitions; `*` marks the leader.
+
+    In a group of the consumer protocol `~` marks a member on the classic protocol, and the line has what the
+    member has to give up and what it waits for. The client id precedes a member id that is only a UUID.
+    """
+    if member.consumer:
+        mark = "~" if member.session_timeout_ms else " "
+        who = f"{member.client_id} ({member.member_id})" if is_bare(member.member_id) else member.member_id
+        return f"{mark} {who}: {progress(member.consumer)}"
+    leader = "*" if member.member_id == group.leader_id else " "
+    return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
+
+
+def _last_rebalance(group: GroupSnapshot, now_ms: float) -> str:
+    if group.last_rebalance_at_ms is None:
+        return "never"
+    age_s = max(0, int(now_ms - group.last_rebalance_at_ms) // 1000)
+    return f"{age_s} s ago: {group.last_rebalance_reason}"
+
+
+KEYS = (
+    "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"
+)
+_NEXT = frozenset({"n", " ", "\r", "\n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1bOB"})
+_BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
+_QUIT = frozenset({"q", "\x1b"})
+
+
+def walk(steps: StepBrowser) -> None:
+    """Show one entry at a time until the user quits."""
+    console = EscapingConsole()
+    search, remark = "", ""
+    with console.screen(hide_cursor=True) as screen:
+        while True:
+            screen.update(_shown(steps, remark))
+            key = click.getchar()
+            remark = ""
+            if key in _QUIT:
+                return
+            if key == "/":
+                search = _ask_search(console)
+            if key in ("/", ".") and search:
+                remark = "" if steps.find(search) else f"no later entry names {search}"
+            else:
+                remark = press(steps, key)
+
+
+def press(steps: StepBrowser, key: str) -> str:
+    """Handle a key. Return a remark for the user, or "" if there is none."""
+    if key in _NEXT:
+        steps.move(1)
+    elif key in _BACK:
+        steps.move(-1)
+    elif key in ("g", "G"):
+        steps.move(-len(steps) if key == "g" else len(steps))
+    elif key in ("h", "H") and not steps.next_history(1 if key == "h" else -1):
+        return f"no {'later' if key == 'h' else 'earlier'} entry is in the history"
+    return ""
+
+
+def _shown(steps: StepBrowser, remark: str) -> Group:
+    title = f"entry {steps.at + 1} of {len(steps)}"
+    return Group(
+        Panel(Text(steps.detail()), title=title, title_align="left"),
+        Panel(Text(steps.group()), title="the group afterwards", title_align="left"),
+        Text(remark, style="bold") if remark else Text(KEYS, style="dim"),
+    )
+
+
+def _ask_search(console: Console) -> str:
+    """Read the text to search for in the last line of the screen."""
+    console.show_cursor()
+    try:
+        return console.input("search: ").strip()
+    except (EOFError, KeyboardInterrupt):
+        return ""
+    finally:
+        console.show_cursor(False)
