@@ -97,11 +97,11 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     epochs.subscriptions[member_id] = now
     if former is not None:
         former_id, was = former
-        about, reason = _about(member_id, now), "a static member came back"
+        about, reason = _joining(member_id, now), "a static member came back"
         seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **about)
     elif was is None:
         epochs.news.joined.append(member_id)
-        seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
+        seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_joining(member_id, now))
     if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
         epochs.news.changed[member_id] = what
 
@@ -140,6 +140,11 @@ def _about(member_id: str, member: MemberSubscription) -> dict[str, Any]:
         "client_id": member.client_id,
         "client_host": member.client_host,
     }
+
+
+def _joining(member_id: str, member: MemberSubscription) -> dict[str, Any]:
+    process_id = None if member.streams is None else member.streams.process_id
+    return {**_about(member_id, member), "process_id": process_id}
 
 
 def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
@@ -214,7 +219,7 @@ def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
         now = epochs.subscriptions.get(member_id)
         if now is not None:
             reason = "a new member joined"
-            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_about(member_id, now))
+            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_joining(member_id, now))
     for member_id, reason in epochs.news.gone.items():
         seen.record("OB22", EntryType.MEMBER_REMOVED, reason, member_id=member_id)
     if epochs.news.is_new_topology:

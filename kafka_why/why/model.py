@@ -127,7 +127,8 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     `target_after_ms` is the time of the target assignment of this epoch or a later one, or None if there is
     none yet. `changed_targets` is the number of members whose target this assignment changed. In a share
     group `last_target_before_ms` is how long before this change the last target was computed, or None if
-    unknown: the next target has to wait for the assignment interval.
+    unknown: the next target has to wait for the assignment interval. `missing_standbys` are standby tasks of
+    a streams group with too few copies, by subtopology.
     """
 
     epoch: int
@@ -137,6 +138,34 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     assignor_name: str | None
     changed_targets: int | None
     last_target_before_ms: int | None = None
+    missing_standbys: dict[str, list[int]] = {}
+
+
+class TaskMoves(Struct, frozen=True, kw_only=True):
+    """The active tasks of a streams group that a rebalance gave to other members, by subtopology, and the
+    state that they found there.
+
+    `promoted`: the process of the new member had the task before, mostly as a standby, so its state is there.
+    `without_copy`: it did not, so a stateful task restores its state from its changelog topics. `standby` is
+    the number of standby tasks after the rebalance, and `new_standby` that of those in processes that did not
+    have the task before.
+    """
+
+    promoted: dict[str, list[int]]
+    without_copy: dict[str, list[int]]
+    standby: int
+    new_standby: int
+
+
+class StreamsNow(Struct, frozen=True, kw_only=True):
+    """The reasons why members of a streams group have no tasks, and why the application may end. `not_ready`
+    says why the topology is not valid. The times are those since when this holds.
+    """
+
+    not_ready: str | None = None
+    not_ready_since_ms: int = 0
+    shutdown_requested_by: str | None = None
+    shutdown_at_ms: int = 0
 
 
 class HandedOver(Struct, frozen=True):
@@ -264,8 +293,9 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     change that requires the next one supersedes it.
 
     `has_tasks`: it is a streams group, so partitions are tasks, with `active 0` (role and subtopology) in
-    place of a topic. `is_shared`: it is a share group. `converted` describes the change of the group's
-    protocol at the beginning of the rebalance, or is None. `observed`: the rebalance is inferred from the
+    place of a topic, `moves` counts active tasks, and `tasks` says where their state was. `is_shared`: it is
+    a share group. `converted` describes the change of the group's protocol at the beginning of the rebalance,
+    or is None. `observed`: the rebalance is inferred from the
     records of the cluster's own coordinator (docs/observe.md). For a classic group these do not show when it
     began. If polls saw the group rebalance, it began at most `began_within_ms` before `began_ms`, and
     `waited_for` is inferred: members of the previous generation that were in the group at the last poll, and
@@ -311,6 +341,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     clients_said: list[ClientSaid] = []
     began_within_ms: int | None = None
     returned: Joined | None = None
+    tasks: TaskMoves | None = None
 
     @property
     def is_begin_unknown(self) -> bool:

@@ -10,6 +10,7 @@ from kafka_why.why.moves import Partitions
 
 _NOTHING: Partitions = frozenset()
 _ACTIVE = "active "
+_ROLES = (_ACTIVE, "standby ", "warm-up ")
 
 
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
@@ -33,11 +34,12 @@ class Reconciling:
     """The partitions of each member while a rebalance runs. `begin` starts a rebalance.
 
     `assigned` has the partitions that each member may use, where the history shows them. `is_complete`: the
-    history shows them for all members.
+    history shows them for all members. `processes` has the processes of members of a streams group.
     """
 
     def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
         self.assigned: dict[MemberId, Partitions] = dict(assigned or {})
+        self.processes: dict[MemberId, str] = {}
         self.is_complete = assigned is not None
         self._revoking: dict[MemberId, Partitions] = {}
         self._progress: dict[MemberId, _MemberProgress] = {}
@@ -57,6 +59,8 @@ class Reconciling:
     def apply(self, event: HistoryEntry) -> None:
         """Apply one entry."""
         member_id = event.member_id
+        if member_id is not None and event.process_id is not None:
+            self.processes[member_id] = event.process_id
         match event.type:
             case EntryType.MEMBER_ADDED if member_id is not None:
                 self.assigned.setdefault(member_id, _NOTHING)
@@ -96,7 +100,8 @@ class Reconciling:
             progress.revoked |= revoking
         holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
         for partition in sorted(awaiting):
-            progress.waited_for.setdefault(partition, holders.get(partition))
+            holder = holders.get(partition) or self._holder_in_process(member_id, partition, holders)
+            progress.waited_for.setdefault(partition, holder)
         if awaiting and progress.waiting_since_ms is None:
             progress.waiting_since_ms = event.at_ms
         if not awaiting and progress.waiting_since_ms is not None and progress.waited_until_ms is None:
@@ -105,6 +110,17 @@ class Reconciling:
         self._set(member_id, flat(event.assigned), event)
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
         progress.settled_ms = event.at_ms if settled else None
+
+    def _holder_in_process(
+        self, member_id: MemberId, task: TopicPartition, holders: Mapping[TopicPartition, MemberId]
+    ) -> MemberId | None:
+        """Return the other member of the same process that has a task of a streams group in another role, or
+        None. The members of a process share its state directory, so a task is open there only once.
+        """
+        process_id = self.processes.get(member_id)
+        _, _, subtopology = task.topic.partition(" ")
+        others = (holders.get(TopicPartition(role + subtopology, task.partition), "") for role in _ROLES)
+        return next((other for other in others if other and self.processes.get(other) == process_id), None)
 
     def _held(self) -> dict[MemberId, Partitions]:
         """Return the partitions that each member may use or has not given up yet."""

@@ -12,12 +12,13 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.report import DeliveryReport
-from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharesNow
+from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharesNow, StreamsNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
+from kafka_why.why.tasks import streams_now
 from kafka_why.wording import Clock, Names, clients_of, count, lasting_name, shortened
 
 OBSERVED = (
@@ -34,7 +35,7 @@ class HistoryAnalysis:
 
     `members` are the members at the end. `states` and `lanes` are for the page's timeline. `notes` name gaps
     and faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members.
-    `shares` is the state of a share group's partitions.
+    `shares` is the state of a share group's partitions, `streams` that of a streams group.
     """
 
     first: HistoryEntry
@@ -49,6 +50,7 @@ class HistoryAnalysis:
     clients: dict[MemberId, str]
     names: Names
     shares: SharesNow | None = None
+    streams: StreamsNow | None = None
 
 
 def analyze(
@@ -87,6 +89,7 @@ def analyze(
         clients=clients,
         names=names_in(members, rebalances, clients),
         shares=shares_now(last_life.entries),
+        streams=streams_now(last_life.entries),
     )
 
 
@@ -203,8 +206,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
     gaps and faults. `group_type` is the group's protocol, such as `classic`; for types other than that,
     `generation` is the group epoch. `clients` is the result of `kafka_why.wording.clients_of`. `shares`
-    and `deliveries` are set for a share group. `unnamed` is the number of members that brokers' logs do not
-    name.
+    and `deliveries` are set for a share group, `streams` for a streams group. `unnamed` is the number of
+    members that brokers' logs do not name.
     """
 
     group_id: str
@@ -223,6 +226,7 @@ class Report(Struct, frozen=True, kw_only=True):
     shares: SharesNow | None = None
     deliveries: DeliveryReport | None = None
     unnamed: int = 0
+    streams: StreamsNow | None = None
 
 
 def report(
@@ -260,6 +264,7 @@ def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: i
         group_type=analysis.last.group_type,
         clients=analysis.clients,
         shares=analysis.shares,
+        streams=analysis.streams,
     )
 
 

@@ -107,8 +107,9 @@ class EntryType(StrEnum):
     SHARE_PARTITIONS_DELETING = "SharePartitionsDeleting"
     SHARE_PARTITIONS_NOT_DELETED = "SharePartitionsNotDeleted"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
-    # Types of streams groups, which only the cluster's own coordinator has:
+    # Types of streams groups:
     TOPOLOGY_CHANGED = "TopologyChanged"
+    SHUTDOWN_REQUESTED = "ShutdownRequested"
 
 
 NOT_READY = "NotReady"
@@ -142,6 +143,9 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     assignment. `took_ms` is the time from the start of the rebalance to `Stable`, from the answer that asked
     a member to give partitions up to its acknowledgement, or from the request to initialize share partitions
     until that was done. `error_code` is the error with which the share coordinator refused a task.
+    `process_id` is the process of a streams group's member, set when it joins. In a streams group's
+    `TargetAssignmentComputed`, `partitions` are standby tasks that have fewer copies than configured, because
+    there are too few processes.
 
     `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
     not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
@@ -196,3 +200,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     observed: bool = False
     within_ms: int | None = None
     error_code: int | None = None
+    process_id: str | None = None

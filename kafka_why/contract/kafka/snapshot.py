@@ -140,13 +140,20 @@ class StreamsSnapshot(Struct, frozen=True):
 
     `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
     were found valid, or -1 if they are not; the group is then NotReady. `assignment_configs` are the settings
-    of the assignment.
+    of the assignment. The other fields are omitted in an observed group, and if they are empty: `stateful`
+    are the subtopologies with changelog topics, `not_ready` says why the topics are not valid,
+    `shutdown_requested_by` is the member that asked to shut the application down, and until
+    `initial_deadline_ms` the first target assignment waits for more members.
     """
 
     topology_epoch: int | None
     validated_topology_epoch: int
     subtopologies: dict[str, list[str]]
     assignment_configs: dict[str, str]
+    stateful: list[str] | UnsetType = UNSET
+    not_ready: str | UnsetType = UNSET
+    shutdown_requested_by: str | UnsetType = UNSET
+    initial_deadline_ms: int | UnsetType = UNSET
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
