@@ -13,7 +13,7 @@ from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
 from kafka_why.why.reconciling import Reconciling
 from kafka_why.why.segments import IncarnationHistory, TopicNames, joined_in, removed_in
-from kafka_why.why.tasks import active_only, task_moves, tasks_of
+from kafka_why.why.tasks import compare_tasks, task_moves, tasks_of
 
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {
@@ -304,7 +304,6 @@ def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> 
         return None
     if group_type == SHARE:
         return compare_shared(before, after)
-    moves = compare(before, after)
-    if group_type == STREAMS:  # a standby task may have several members
-        moves = replace(compare(active_only(before), active_only(after)), members=moves.members)
-    return replace(moves, needless=None)
+    if group_type == STREAMS:
+        return compare_tasks(before, after)
+    return replace(compare(before, after), needless=None)

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry, MemberState
+from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry, MemberState
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
+from kafka_why.streams_tasks import ACTIVE, role_and_task, task_holder
 from kafka_why.why.model import HandedOver, Idle, Progress
 from kafka_why.why.moves import Partitions
 
 _NOTHING: Partitions = frozenset()
-_ACTIVE = "active "
-_ROLES = (_ACTIVE, "standby ", "warm-up ")
 
 
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
@@ -98,10 +97,8 @@ class Reconciling:
             progress.revoking_ms = max(event.took_ms, progress.revoking_ms or 0)
         if revoking - before:
             progress.revoked |= revoking
-        holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
-        for partition in sorted(awaiting):
-            holder = holders.get(partition) or self._holder_in_process(member_id, partition, holders)
-            progress.waited_for.setdefault(partition, holder)
+        if new := sorted(awaiting - progress.waited_for.keys()):
+            progress.waited_for |= self._holders(member_id, new, event.group_type)
         if awaiting and progress.waiting_since_ms is None:
             progress.waiting_since_ms = event.at_ms
         if not awaiting and progress.waiting_since_ms is not None and progress.waited_until_ms is None:
@@ -111,16 +108,15 @@ class Reconciling:
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
         progress.settled_ms = event.at_ms if settled else None
 
-    def _holder_in_process(
-        self, member_id: MemberId, task: TopicPartition, holders: Mapping[TopicPartition, MemberId]
-    ) -> MemberId | None:
-        """Return the other member of the same process that has a task of a streams group in another role, or
-        None. The members of a process share its state directory, so a task is open there only once.
-        """
-        process_id = self.processes.get(member_id)
-        _, _, subtopology = task.topic.partition(" ")
-        others = (holders.get(TopicPartition(role + subtopology, task.partition), "") for role in _ROLES)
-        return next((other for other in others if other and self.processes.get(other) == process_id), None)
+    def _holders(
+        self, member_id: MemberId, awaited: Iterable[TopicPartition], group_type: str
+    ) -> dict[TopicPartition, MemberId | None]:
+        """Return the member that each partition is awaited from, or None if it has left."""
+        held = self._held()
+        if group_type == STREAMS:
+            return {p: task_holder(p, member_id, held, self.processes) for p in awaited}
+        holders = {p: holder for holder, has in held.items() for p in has if holder != member_id}
+        return {p: holders.get(p) for p in awaited}
 
     def _held(self) -> dict[MemberId, Partitions]:
         """Return the partitions that each member may use or has not given up yet."""
@@ -138,7 +134,7 @@ class Reconciling:
         for partition in freed:
             self._free_since[partition] = at_ms
         for partition in partitions - before:
-            if event.group_type == "streams" and not partition.topic.startswith(_ACTIVE):
+            if event.group_type == STREAMS and role_and_task(partition)[0] != ACTIVE:
                 continue  # a standby task does not consume
             since_ms = self._free_since.pop(partition, at_ms)
             if at_ms > since_ms:

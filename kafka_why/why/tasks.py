@@ -2,23 +2,30 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from kafka_why.contract.kafka.history import NOT_READY, STREAMS, ConsumerGroupState, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.model import Rebalance, StreamsNow, TaskMoves
-from kafka_why.why.moves import Holdings, Partitions
+from kafka_why.streams_tasks import ACTIVE, STANDBY, role_and_task
+from kafka_why.why.model import Moves, Rebalance, StreamsNow, TaskMoves
+from kafka_why.why.moves import Holdings, Partitions, compare
 from kafka_why.wording import Clock, Lines, Names, count, duration_text, shortened
 
-_ACTIVE, _STANDBY = "active ", "standby "
 _NO_TASKS = "KSA6"
 """The row of a target assignment without tasks, because the topology is not ready."""
 
 
 def active_only(holdings: Holdings) -> Holdings:
-    """Return the active tasks of each member."""
-    return {
-        member_id: frozenset(task for task in held if task.topic.startswith(_ACTIVE))
-        for member_id, held in holdings.items()
-    }
+    """Return the active tasks of each member, with their subtopologies in place of topics."""
+    return {member_id: frozenset(_in_role(held, ACTIVE)) for member_id, held in holdings.items()}
+
+
+def compare_tasks(before: Holdings, after: Holdings) -> Moves:
+    """Compare two assignments of a streams group. The numbers are of active tasks, the members' changes of
+    all. `needless` is None, because no minimum is defined.
+    """
+    members = compare(before, after).members
+    return replace(compare(active_only(before), active_only(after)), members=members, needless=None)
 
 
 def task_moves(before: Holdings, after: Holdings, processes: Mapping[MemberId, str]) -> TaskMoves:
@@ -27,15 +34,16 @@ def task_moves(before: Holdings, after: Holdings, processes: Mapping[MemberId, s
     """
     had: dict[str, set[TopicPartition]] = {}
     for member_id, held in before.items():
-        had.setdefault(processes.get(member_id, member_id), set()).update(_without_role(held))
-    owned = {task: member_id for member_id, held in before.items() for task in _in_role(held, _ACTIVE)}
+        of_process = had.setdefault(processes.get(member_id, member_id), set())
+        of_process.update(task for _, task in map(role_and_task, held))
+    owned = {task: member_id for member_id, held in before.items() for task in _in_role(held, ACTIVE)}
     promoted, without_copy, standby, new_standby = set(), set(), 0, 0
     for member_id, held in after.items():
         known = had.get(processes.get(member_id, member_id), set())
-        moved = {task for task in _in_role(held, _ACTIVE) if owned.get(task, member_id) != member_id}
+        moved = {task for task in _in_role(held, ACTIVE) if owned.get(task, member_id) != member_id}
         promoted |= moved & known
         without_copy |= moved - known
-        copies = set(_in_role(held, _STANDBY))
+        copies = set(_in_role(held, STANDBY))
         standby += len(copies)
         new_standby += len(copies - known)
     return TaskMoves(
@@ -46,13 +54,8 @@ def task_moves(before: Holdings, after: Holdings, processes: Mapping[MemberId, s
     )
 
 
-def _without_role(held: Partitions) -> Iterator[TopicPartition]:
-    """Yield the tasks with their subtopology as the topic."""
-    return (TopicPartition(task.topic.partition(" ")[2], task.partition) for task in held)
-
-
 def _in_role(held: Partitions, role: str) -> Iterator[TopicPartition]:
-    return _without_role(frozenset(task for task in held if task.topic.startswith(role)))
+    return (task for has, task in map(role_and_task, held) if has == role)
 
 
 def tasks_of(partitions: Mapping[str, list[int]] | None) -> dict[str, list[int]]:

@@ -5,6 +5,7 @@ from enum import IntEnum
 from msgspec import UNSET, Struct, UnsetType
 
 from kafka_why.contract.kafka.responses import EpochsDescription
+from kafka_why.contract.kafka.snapshot import StreamsSnapshot
 from kafka_why.contract.messages import Int16, Int32, Int64, Response, ShortStr
 
 
@@ -147,8 +148,13 @@ class StreamsAssignment(Struct, frozen=True):
     warmup_tasks: list[TaskIds]
 
 
+NO_TASKS = StreamsAssignment([], [], [])
+
+
 class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
-    """A member. `assignment` has no task that the member still has to give up."""
+    """A member. `assignment` has no task that the member still has to give up: those are in `pending`. Like
+    `member_state`, it is for the project's own tools and not sent to clients of Kafka.
+    """
 
     member_id: str
     member_epoch: int
@@ -164,12 +170,15 @@ class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
     task_end_offsets: list[TaskOffset]
     assignment: StreamsAssignment
     target_assignment: StreamsAssignment
+    pending: StreamsAssignment = NO_TASKS
+    member_state: str = ""
 
 
 class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="StreamsGroupDescribe"):
     """A streams group. `topology` is None if the group has none. `assignor_name` is the assignor of the next
-    target assignment.
+    target assignment. `streams` is for the project's own tools and not sent to clients of Kafka.
     """
 
     topology: TopologyDescription | None = None
     members: list[StreamsGroupMemberDescription] = []
+    streams: StreamsSnapshot | UnsetType = UNSET
