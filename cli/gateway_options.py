@@ -56,6 +56,7 @@ class Listening:
     broker_principal: str
     expose_internal_topics: bool
     consumer_protocol: bool
+    streams_protocol: bool
     share_groups: str
     client_telemetry: bool
     client_telemetry_interval_ms: int
@@ -120,6 +121,7 @@ class Listening:
             templates=self.templates,
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
+            streams_protocol=self.streams_protocol,
             share_groups=Coordinators(self.share_groups),
             telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
         )
@@ -290,6 +292,12 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             default=True,
             show_default=True,
             help="Offer clients the consumer protocol (KIP-848), group.protocol=consumer.",
+        ),
+        click.option(
+            "--streams-protocol/--no-streams-protocol",
+            default=True,
+            show_default=True,
+            help="Offer Kafka Streams the streams protocol (KIP-1071), group.protocol=streams.",
         ),
         click.option(
             "--share-groups",

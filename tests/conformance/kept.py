@@ -63,6 +63,20 @@ KEPT: tuple[Kept, ...] = (
         step="2 *",
     ),
     Kept(
+        what="a static member of a streams group that joins again with its own member id gets its epoch and "
+        "tasks; Kafka answers UNRELEASED_INSTANCE_ID",
+        reason="Such a request is the member's own retry, and the error is final in every client.",
+        case="a static streams member's own retry",
+        step="2 *",
+    ),
+    Kept(
+        what="the task offsets of the member that creates a streams group are known; Kafka loses them",
+        reason="Kafka works on a temporary group then, of which only the records remain.",
+        case="task offsets of a streams member",
+        step="5 *",
+        path="groups.0.members.0.task_*",
+    ),
+    Kept(
         what="an unknown member's JoinGroup to an empty consumer group changes nothing; Kafka, which refuses "
         "it, too, deletes the group and its offsets",
         reason="A refused request changes nothing. Kafka deletes the group in its memory alone, without a "

@@ -65,7 +65,9 @@ _NAMES = {
     "reset": "AlterShareGroupOffsets",
     "share": "ShareGroupHeartbeat",
     "sharers": "ShareGroupDescribe",
+    "stream": "StreamsGroupHeartbeat",
     "sync": "SyncGroup",
+    "tasks": "StreamsGroupDescribe",
     "txn": "TxnOffsetCommit",
 }
 
