@@ -131,8 +131,8 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     members' last assignment without reading the whole history. `replaced_member_id` is the former id of a
     static member that came back. A field is None where the entry's type does not use it.
 
-    `group_type` is `classic`, `consumer` or `share`, the protocol of the group after the entry, or `streams`
-    of a group that is observed. Except in a classic group, `generation` is the group epoch, and
+    `group_type` is `classic`, `consumer`, `share` or `streams`, the protocol of the group after the entry.
+    Except in a classic group, `generation` is the group epoch, and
     `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
     topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
     In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`

@@ -165,7 +165,7 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     `unresolved_regexes` are patterns without a result. The topic watcher sends both. `checked_regexes` are
     the patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that
     the last poll of the metadata found (omitted if empty). The members' gateways resolve these patterns.
-    `share` and `streams` are set for groups of these types. Streams groups are only observed.
+    `share` and `streams` are set for groups of these types.
     """
 
     assignment_epoch: int

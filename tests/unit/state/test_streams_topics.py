@@ -8,7 +8,7 @@ from assignors.kafka.sticky_tasks import SubtopologyTasks
 from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
 from kafka_why.contract.kafka.streams_responses import KeyValue, StatusCode, StreamsTopicInfo
 from state.kafka.group import Topic
-from state.kafka.streams.topics import (
+from state.kafka.streams_topics import (
     ConfiguredTopology,
     InvalidTopologyError,
     TopologyProblem,
