@@ -39,7 +39,7 @@ from kafka_why.contract.kafka.streams_responses import (
     TaskOffset,
 )
 from kafka_why.contract.messages import ErrorCode
-from state.kafka.streams.topics import required_topics
+from state.kafka.streams_topics import required_topics
 
 # Topic.INTERNAL_TOPICS of Kafka.
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
