@@ -1,8 +1,8 @@
 """The broker's sticky task assignor of streams groups (KIP-1071): balance has priority over stickiness.
 
 Tasks are balanced over processes by the number of their members, which are the stream threads. Racks and
-client tags are not used. Rows SK1 to SK9. Where Kafka follows the order of a hash table, this rule orders by
-process id, then by member id. Source: StickyTaskAssignor, ProcessState.
+client tags are not used. Rows KSK1 to KSK9. Where Kafka follows the order of a hash table, this rule orders
+by process id, then by member id. Source: StickyTaskAssignor, ProcessState.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ class TargetTasks(Struct, frozen=True):
 
 class TaskAssignment(Struct, frozen=True):
     """The target of each member by member id, and the number of missing standby copies by task: those that
-    no process can run (row SK6).
+    no process can run (row KSK6).
     """
 
     targets: dict[str, TargetTasks]
@@ -55,7 +55,7 @@ class TaskAssignment(Struct, frozen=True):
 
 
 class NoMembersError(Exception):
-    """There are tasks, but no member to run them (row SK4)."""
+    """There are tasks, but no member to run them (row KSK4)."""
 
 
 class _Member:
@@ -86,7 +86,7 @@ class _Process:
 
 
 class _Quota:
-    """The number of tasks that a member gets before tasks go to others (row SK1). A member that reaches the
+    """The number of tasks that a member gets before tasks go to others (row KSK1). A member that reaches the
     quota leaves the computation with its tasks, and the rest is divided again.
     """
 
@@ -161,12 +161,12 @@ class _Builder:
             self._reporting.setdefault(task, []).append((task not in standby, -offset, member))
 
     def _candidates(self, task: Task) -> list[_Member]:
-        """Return the members that may have state of the task, standbys first, then by offset (row SK3)."""
+        """Return the members that may have state of the task, standbys first, then by offset (row KSK3)."""
         found = self._reporting.get(task, ())
         return [member for *_, member in sorted(found, key=lambda item: item[:2])]
 
     def assign_active(self) -> None:
-        """Rows SK2 to SK4: a member keeps its tasks, then members with state get them, then any member."""
+        """Rows KSK2 to KSK4: a member keeps its tasks, then members with state get them, then any member."""
         left = []
         for task in sorted(self._active, key=_by_partition):
             member = self._was_active.get(task)
@@ -189,7 +189,7 @@ class _Builder:
                 self._give_active(task, process.least_loaded())
 
     def assign_standby(self) -> None:
-        """Rows SK5 and SK6: members with state get the copies, then any process without a copy."""
+        """Rows KSK5 and KSK6: members with state get the copies, then any process without a copy."""
         rest = []
         for task in sorted(self._stateful, key=_by_partition, reverse=True):
             for copy in range(self._standbys):
@@ -209,7 +209,7 @@ class _Builder:
                 self.missing_standbys[task] = copies - given
 
     def _sticky_standby(self, task: Task) -> _Member | None:
-        """Return the member to which the state of the task makes this copy go, or None (row SK5)."""
+        """Return the member to which the state of the task makes this copy go, or None (row KSK5)."""
         owner = self._was_active.get(task)
         if owner is not None and self._may_get_copy(task, owner):
             return owner
@@ -240,7 +240,7 @@ def _by_partition(task: Task) -> tuple[int, str]:
 
 
 def _least_loaded(candidates: Sequence[_Member]) -> _Member | None:
-    """Return the first candidate, or a later one with fewer tasks in a process with less load (row SK3)."""
+    """Return the first candidate, or a later one with fewer tasks in a process with less load (row KSK3)."""
     if not candidates:
         return None
     best = candidates[0]
@@ -263,7 +263,7 @@ def _by_subtopology(tasks: Iterable[Task]) -> dict[str, list[int]]:
 
 
 class StickyTaskAssignor:
-    """Kafka's built-in assignor of streams groups. A process never has two copies of a task (row SK7)."""
+    """Kafka's built-in assignor of streams groups. A process never has two copies of a task (row KSK7)."""
 
     name: Final = "sticky"
 
