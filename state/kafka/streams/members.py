@@ -131,7 +131,7 @@ def admit(
     """
     member, row = sender.member, sender.rule
     if sender.replaced is not None:
-        return _replace_member(context, group, row, sender.replaced, request.member_id)
+        return _replace_member(context, group, row, sender.replaced, request)
     if member is None:
         member = StreamsGroupMember(
             request.member_id,
@@ -141,21 +141,32 @@ def admit(
         )
         group.add(member)
         context.retention_is_stale = True
-        context.record_member(row, EntryType.MEMBER_ADDED, member, "joined the group")
+        process_id = request.process_id or None
+        context.record_member(row, EntryType.MEMBER_ADDED, member, "joined the group", process_id=process_id)
     elif request.member_epoch == 0:
         reason = "joined again with its member id; it keeps its epoch and its tasks"
         context.record_member(
-            row, EntryType.MEMBER_REJOINED, member, reason, member_epoch=member.member_epoch
+            row,
+            EntryType.MEMBER_REJOINED,
+            member,
+            reason,
+            member_epoch=member.member_epoch,
+            process_id=request.process_id or member.process_id or None,
         )
     return member
 
 
 def _replace_member(
-    context: StepContext, group: StreamsGroup, rule: RuleId, old: StreamsGroupMember, member_id: str
+    context: StepContext,
+    group: StreamsGroup,
+    rule: RuleId,
+    old: StreamsGroupMember,
+    request: StreamsGroupHeartbeat,
 ) -> StreamsGroupMember:
     """Replace a static member with a copy under a new member id: at epoch 0, with the old one's tasks and
     target. The old member's timers end. If the new id already has a member, that member is removed.
     """
+    member_id = request.member_id
     other = group.members.get(member_id)
     if other is not None and other is not old:
         fence(context, group, rule, other, f"joined again in the place of {old.member_id}")
@@ -176,7 +187,14 @@ def _replace_member(
     if target is not None:
         group.target[member_id] = target
     reason = f"the static member came back, {old.member_id} is fenced"
-    context.record_member(rule, EntryType.MEMBER_REPLACED, member, reason, replaced_member_id=old.member_id)
+    context.record_member(
+        rule,
+        EntryType.MEMBER_REPLACED,
+        member,
+        reason,
+        replaced_member_id=old.member_id,
+        process_id=request.process_id or old.process_id or None,
+    )
     return member
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
+from msgspec import UNSET
+
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
@@ -62,7 +64,7 @@ from state.kafka.streams_group import (
     Task,
     task_ids,
 )
-from state.kafka.streams_topics import ConfiguredTopology, source_topics
+from state.kafka.streams_topics import ConfiguredTopology, TopologyProblem, source_topics
 from state.protocol import Handlers, Outage, WhyRefused
 
 # A group as readers see it: StreamsGroupDescribe, and its view on the groups topic. Rows KSD2 to KSD4.
@@ -84,6 +86,7 @@ def describe(context: StepContext, _: StreamsGroupDescribe, reply_to: ReplyTo) -
         assignor_name=ASSIGNOR.name,
         topology=_described_topology(context, group),
         members=[_described_member(context, group, member) for _, member in sorted(group.members.items())],
+        streams=_streams_snapshot(group),
     )
 
 
@@ -132,6 +135,8 @@ def _described_member(
         task_end_offsets=_offsets(member.task_end_offsets),
         assignment=_assignment(member.assigned),
         target_assignment=_assignment(group.target.get(member.member_id, NO_TASKS)),
+        pending=_assignment(member.pending),
+        member_state=member.state.value,
     )
 
 
@@ -178,7 +183,6 @@ def _member_snapshot(group: StreamsGroup, member: StreamsGroupMember) -> MemberS
 
 
 def _details(group: StreamsGroup) -> ConsumerGroupSnapshot:
-    topology = group.topology
     return ConsumerGroupSnapshot(
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.target_assignor,
@@ -186,14 +190,22 @@ def _details(group: StreamsGroup) -> ConsumerGroupSnapshot:
         resolved_regexes={},
         unknown_topics=group.unknown_topics(),
         unresolved_regexes=[],
-        streams=StreamsSnapshot(
-            topology_epoch=None if topology is None else topology.epoch,
-            validated_topology_epoch=group.validated_topology_epoch,
-            subtopologies={}
-            if topology is None
-            else {one.subtopology_id: source_topics(one) for one in topology.subtopologies},
-            assignment_configs=group.assignment_configs,
-        ),
+        streams=_streams_snapshot(group),
+    )
+
+
+def _streams_snapshot(group: StreamsGroup) -> StreamsSnapshot:
+    subtopologies = group.topology.subtopologies if group.topology is not None else []
+    problem = group.configured if isinstance(group.configured, TopologyProblem) else None
+    return StreamsSnapshot(
+        topology_epoch=None if group.topology is None else group.topology.epoch,
+        validated_topology_epoch=group.validated_topology_epoch,
+        subtopologies={one.subtopology_id: source_topics(one) for one in subtopologies},
+        assignment_configs=group.assignment_configs,
+        stateful=[one.subtopology_id for one in subtopologies if one.state_changelog_topics] or UNSET,
+        not_ready=UNSET if problem is None else problem.detail,
+        shutdown_requested_by=group.shutdown_requested_by or UNSET,
+        initial_deadline_ms=UNSET if group.initial_deadline_ms is None else group.initial_deadline_ms,
     )
 
 

@@ -18,7 +18,7 @@ from state.kafka.streams_group import (
     Task,
     by_subtopology,
 )
-from state.kafka.streams_topics import ConfiguredTopology
+from state.kafka.streams_topics import ConfiguredTopology, TopologyProblem
 
 ASSIGNOR = StickyTaskAssignor()
 _NAMED_TASKS = 3
@@ -113,6 +113,8 @@ def _note(
     reason += f"{counted(moved, 'active task')} {moves} to another member, and {new} had no member"
     if not group.target_assignor:
         reason = f"no member has a task in epoch {epoch}, because the topology is not ready"
+        if isinstance(group.configured, TopologyProblem):
+            reason += f": {group.configured.detail}"
     if missing:
         texts = [f"{number} of {task[0]}_{task[1]}" for task, number in missing.items()]
         reason += f"; too few processes for standbys: {listed(texts, 'task', _NAMED_TASKS)}"
@@ -123,6 +125,7 @@ def _note(
         assignor_name=group.target_assignor or None,
         moved_partitions=moved,
         targets={id_: has.shown() for id_, has in sorted(group.target.items()) if has != last.get(id_)},
+        partitions=RoleTasks(standby=sorted(missing)).shown() or None,
     )
 
 

@@ -1,14 +1,20 @@
 """The report on a streams group: where tasks found their state, who waits for whom, why nobody has tasks."""
 
+import pytest
+
 from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.groups.streams import streams_row
 from kafka_why.observed.records import MemberSubscribed, TargetEpoch
-from kafka_why.why.model import HandedOver, TaskMoves
+from kafka_why.why.model import CauseKind, HandedOver, TaskMoves
 from kafka_why.why.reconciling import flat
 from kafka_why.why.report import Report, report
 from kafka_why.why.tasks import task_moves
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
+from state.kafka.protocols import view_of
+from tests.harness.histories import Recorder
 from tests.harness.observed_epochs import Said, has, settles, streams_epoch, streams_member, target, topology
 from tests.harness.observed_log import G, Watched, at
 
@@ -126,3 +132,90 @@ def test_missing_standby_tasks_are_named() -> None:
     ]
     shown = report_text(report(G, history, NOW_MS), Clock())
     assert "missing  copies of standby tasks 0_0, 0_3, because there are too few processes" in shown
+
+
+STORY = (
+    "config group.streams.initial.rebalance.delay.ms=0 group.streams.assignment.interval.ms=0",
+    "config group.streams.num.standby.replicas=1",
+    'topology "0: foo +s"',
+    "topics foo=4",
+    "stream A e0 process=p1",
+    "at 2s",
+    "topics foo=4 s=4",
+    "stream A e2",
+    "at 10s",
+    "stream B e0 process=p2",
+    "at 12s",
+    "stream A e3 A[0-3]",
+    "at 13s",
+    "stream A e3 A[0,1] S[2,3]",
+    "at 14s",
+    "stream B e4",
+    "at 15s",
+    "stream B2 e0 process=p2",
+    "at 16s",
+    "stream A e4",
+    "stream B e4",
+    "at 17s",
+    "stream A e4 A[0,1] S[2,3]",
+    "stream B e4 A[2] S[0,1]",
+    "at 20s",
+    "stream B2 e5",
+    "at 21s",
+    "stream A -1",
+    "at 22s",
+    "stream B e5 shutdown=yes",
+)
+
+
+def played(*commands: str) -> Recorder:
+    recorder = Recorder()
+    recorder.play(*commands)
+    return recorder
+
+
+def test_group_of_this_coordinator_is_explained_by_its_own_history() -> None:
+    found = report("g", played(*STORY).history, 30_000)
+    shown = report_text(found, Clock())
+    assert "why      member A joined; the topics of the topology have changed" in shown
+    assert "missing  copies of standby tasks 0_0, 0_1, 0_2, 0_3, because there are too few processes" in shown
+    assert "state     no copy there of 0_2, 0_3, which restore it if they have any" in shown
+    assert "state     already in the new owner's process for 0_3" in shown
+    assert "Shutdown    requested by B at 1970-01-01 00:00:22.000" in shown
+    kinds = [(r.cause.kind, r.cause.member_ids) for r in found.rebalances]
+    joined_, left = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT
+    assert kinds == [(joined_, ["A"]), (joined_, ["B"]), (joined_, ["B2"]), (left, ["A"])]
+
+
+def test_topics_that_are_missing_are_named_while_nobody_has_tasks() -> None:
+    shown = report_text(report("g", played(*STORY[:5]).history, 12_000), Clock())
+    assert "Not ready   for 12.0 s: no member has a task in epoch 2" in shown
+    assert "the topology is not ready: Internal topics are missing: s." in shown
+
+
+@pytest.mark.parametrize(
+    ("commands", "kind"),
+    [
+        (("at 90s",), CauseKind.SESSION_TIMEOUT),
+        (("config group.streams.num.standby.replicas=0", "stream A e3"), CauseKind.SETTINGS_CHANGED),
+        (("topics foo=4 s=5", "topic-metadata watcher", "stream A e3"), CauseKind.TOPICS_CHANGED),
+        (("stream A e0 process=p9",), CauseKind.MEMBER_CHANGED),
+    ],
+)
+def test_kind_of_cause_follows_from_the_row(commands: tuple[str, ...], kind: CauseKind) -> None:
+    found = report("g", played(*STORY[:8], "at 30s", *commands).history, 100_000)
+    assert found.rebalances[-1].cause.kind is kind
+
+
+def test_view_of_this_coordinator_says_why_nobody_has_tasks() -> None:
+    group = played(*STORY[:5]).any_group()
+    assert group is not None
+    view = view_of(group)
+    assert isinstance(view, GroupSnapshot)
+    row = streams_row(view)
+    assert row is not None
+    assert row.not_ready == "Internal topics are missing: s."
+    assert [one.process_id for one in row.processes] == ["p1"]
+    assert view.consumer
+    assert view.consumer.streams
+    assert view.consumer.streams.stateful == ["0"]
