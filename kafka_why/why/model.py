@@ -182,7 +182,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     request until the client had done so, or None if it has not, or was never asked. `waited_for` are
     partitions that other members had to give up first, and `waiting_ms` is the time until the member had the
     last of them. `settled_after_ms` is the time from the beginning of the rebalance until the member reached
-    its target, or None if it has not.
+    its target, or None if it has not. `fenced_after_ms` is set while the member has to give up partitions:
+    how long after the request it is removed if it does not.
     """
 
     member_id: str
@@ -191,6 +192,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     waited_for: list[HandedOver]
     waiting_ms: int | None
     settled_after_ms: int | None
+    fenced_after_ms: int | None = None
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ class _MemberProgress:
     waiting_since_ms: int | None = None
     waited_until_ms: int | None = None
     settled_ms: int | None = None
+    fenced_after_ms: int | None = None
 
 
 class Reconciling:
@@ -103,6 +104,8 @@ class Reconciling:
             progress.waiting_since_ms = event.at_ms
         if not awaiting and progress.waiting_since_ms is not None and progress.waited_until_ms is None:
             progress.waited_until_ms = event.at_ms
+        has_deadline = revoking and event.deadline_ms is not None
+        progress.fenced_after_ms = (event.deadline_ms or 0) - event.at_ms if has_deadline else None
         self._revoking[member_id] = revoking
         self._set(member_id, flat(event.assigned), event)
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
@@ -165,6 +168,7 @@ class Reconciling:
                     else progress.waited_until_ms - progress.waiting_since_ms
                 ),
                 settled_after_ms=None if progress.settled_ms is None else progress.settled_ms - began_ms,
+                fenced_after_ms=progress.fenced_after_ms,
             )
             for member_id, progress in self._progress.items()
         ]

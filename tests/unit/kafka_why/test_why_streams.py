@@ -181,6 +181,7 @@ def test_group_of_this_coordinator_is_explained_by_its_own_history() -> None:
     assert "missing  copies of standby tasks 0_0, 0_1, 0_2, 0_3, because there are too few processes" in shown
     assert "state     no copy there of 0_2, 0_3, which restore it if they have any" in shown
     assert "state     already in the new owner's process for 0_3" in shown
+    assert "B  has to give up standby 0 1, or is removed 60.0 s after the request" in shown
     assert "Shutdown    requested by B at 1970-01-01 00:00:22.000" in shown
     kinds = [(r.cause.kind, r.cause.member_ids) for r in found.rebalances]
     joined_, left = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT
