@@ -220,3 +220,11 @@ def test_view_of_this_coordinator_says_why_nobody_has_tasks() -> None:
     assert view.consumer
     assert view.consumer.streams
     assert view.consumer.streams.stateful == ["0"]
+
+
+def test_refused_topology_is_reported_with_its_difference() -> None:
+    refused = ('topology "0: foo bar +s"', "stream B e0 process=p2")
+    found = report("g", played(*STORY[:8], *refused).history, 12_000)
+    (note,) = found.notes
+    assert note.startswith("a join of B at  was refused once; the last reason: Topology updates are not")
+    assert "subtopology 0 has other source topics" in note
