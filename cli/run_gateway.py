@@ -154,8 +154,7 @@ class GatewayToStart:
         return replace(
             wanted,
             consumer_protocol=wanted.consumer_protocol and config.consumer_protocol,
-            streams_protocol=wanted.streams_protocol
-            and "streams" in config.group_coordinator_rebalance_protocols,
+            streams_protocol=wanted.streams_protocol and config.streams_protocol,
         )
 
     @contextmanager

@@ -172,6 +172,7 @@ def _screens(context: RequestContext) -> Iterator[Screen]:
         yield partial(passed_on.guard, api)
     if api is None:
         return
-    if api.groups is not None and (services.consumer_protocol or services.share_groups.are_ours):
+    has_groups = services.consumer_protocol or services.streams_protocol or services.share_groups.are_ours
+    if api.groups is not None and has_groups:
         yield api.groups
     yield from filter(None, (api.brokers, api.internal, api.screen))

@@ -33,6 +33,7 @@ from kafka_why.contract.kafka.streams_responses import (
     StreamsEndpoint,
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatResponse,
+    StreamsGroupMemberDescription,
     StreamsStatus,
     SubtopologyDescription,
     TaskIds,
@@ -45,6 +46,7 @@ from state.kafka.streams_topics import required_topics
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NAMED_MAX = 3
 _REMEMBERED_HEARTBEATS = 2
+_TOOLS_FIELDS = frozenset({"pending", "member_state"})  # of a member's description
 _NOT_REQUESTED, _NOT_STORED = 0, 1  # StreamsGroupDescribeResponse.TopologyDescriptionStatus
 
 _TOO_MUCH = {
@@ -200,6 +202,11 @@ def _subtopologies(answer: StreamsGroupDescribeResponse) -> Sequence[Subtopology
     return [] if answer.topology is None else answer.topology.subtopologies
 
 
+def _member_fields(member: StreamsGroupMemberDescription) -> Fields:
+    fields = to_builtins(member)
+    return {name: value for name, value in fields.items() if name not in _TOOLS_FIELDS}
+
+
 def _group_fields(request: Any, answer: StreamsGroupDescribeResponse) -> Fields:
     is_requested = getattr(request, "include_topology_description", False)  # from version 1 on
     return {
@@ -227,7 +234,7 @@ DESCRIBE = Api(
         is_on=_is_on,
         parts=_subtopologies,
         topics=_all_topics,
-        member_fields=to_builtins,
+        member_fields=_member_fields,
         fields=_group_fields,
     ).serve,
     is_offered=_is_on,
