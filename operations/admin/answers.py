@@ -26,6 +26,7 @@ from kafka_why.contract.kafka.snapshot import (
     StreamsMemberSnapshot,
 )
 from kafka_why.contract.kafka.streams_responses import (
+    NO_TASKS,
     StreamsAssignment,
     StreamsGroupDescribeResponse,
     StreamsGroupMemberDescription,
@@ -61,7 +62,8 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
             ],
         )
     if isinstance(answer, StreamsGroupDescribeResponse):
-        members = [_streams_member(member) for member in answer.members]
+        pending = answer.pending or {}
+        members = [_streams_member(m, pending.get(m.member_id, NO_TASKS)) for m in answer.members]
         return _with_epochs(answer, STREAMS, members, streams=answer.streams)
     of_members = [_member_with_epochs(member) for member in answer.members]
     if isinstance(answer, ShareGroupDescribeResponse):
@@ -136,7 +138,7 @@ def _member_with_epochs(
     )
 
 
-def _streams_member(member: StreamsGroupMemberDescription) -> MemberSnapshot:
+def _streams_member(member: StreamsGroupMemberDescription, pending: StreamsAssignment) -> MemberSnapshot:
     endpoint = member.user_endpoint
     return _member(
         member,
@@ -144,13 +146,13 @@ def _streams_member(member: StreamsGroupMemberDescription) -> MemberSnapshot:
         consumer=ConsumerMemberSnapshot(
             member_epoch=member.member_epoch,
             previous_epoch=-1,
-            state=member.member_state,
+            state="",
             rack_id=member.rack_id,
             subscribed_topic_names=[],
             subscribed_topic_regex="",
             server_assignor=None,
             assigned=_by_role(member.assignment),
-            revoking=_by_role(member.pending),
+            revoking=_by_role(pending),
             target=_by_role(member.target_assignment),
             member_type=STREAMS,
             streams=StreamsMemberSnapshot(

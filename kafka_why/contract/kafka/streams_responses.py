@@ -152,9 +152,7 @@ NO_TASKS = StreamsAssignment([], [], [])
 
 
 class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
-    """A member. `assignment` has no task that the member still has to give up: those are in `pending`. Like
-    `member_state`, it is for the project's own tools and not sent to clients of Kafka.
-    """
+    """A member. `assignment` has no task that the member still has to give up."""
 
     member_id: str
     member_epoch: int
@@ -170,15 +168,15 @@ class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
     task_end_offsets: list[TaskOffset]
     assignment: StreamsAssignment
     target_assignment: StreamsAssignment
-    pending: StreamsAssignment = NO_TASKS
-    member_state: str = ""
 
 
 class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="StreamsGroupDescribe"):
     """A streams group. `topology` is None if the group has none. `assignor_name` is the assignor of the next
-    target assignment. `streams` is for the project's own tools and not sent to clients of Kafka.
+    target assignment. `streams` and `pending`, the tasks that members still have to give up, by member id,
+    are for the project's own tools and not sent to clients of Kafka.
     """
 
     topology: TopologyDescription | None = None
     members: list[StreamsGroupMemberDescription] = []
     streams: StreamsSnapshot | UnsetType = UNSET
+    pending: dict[str, StreamsAssignment] | UnsetType = UNSET

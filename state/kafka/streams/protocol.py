@@ -87,6 +87,7 @@ def describe(context: StepContext, _: StreamsGroupDescribe, reply_to: ReplyTo) -
         topology=_described_topology(context, group),
         members=[_described_member(context, group, member) for _, member in sorted(group.members.items())],
         streams=_streams_snapshot(group),
+        pending={id_: _assignment(one.pending) for id_, one in sorted(group.members.items()) if one.pending},
     )
 
 
@@ -135,8 +136,6 @@ def _described_member(
         task_end_offsets=_offsets(member.task_end_offsets),
         assignment=_assignment(member.assigned),
         target_assignment=_assignment(group.target.get(member.member_id, NO_TASKS)),
-        pending=_assignment(member.pending),
-        member_state=member.state.value,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from kafka_why.assign.model import InputError
 from kafka_why.contract.kafka.responses import (
@@ -248,7 +249,11 @@ def streams_member(name: str, process: str, **others: StreamsAssignment) -> Stre
     )
 
 
-def streams_group(*members: StreamsGroupMemberDescription, **details: Any) -> GroupSnapshot:
+def streams_group(
+    *members: StreamsGroupMemberDescription,
+    pending: dict[str, StreamsAssignment] | UnsetType = UNSET,
+    **details: Any,
+) -> GroupSnapshot:
     given: dict[str, Any] = {"topology_epoch": 0, "validated_topology_epoch": 0, **details}
     return snapshot_of(
         StreamsGroupDescribeResponse(
@@ -261,6 +266,7 @@ def streams_group(*members: StreamsGroupMemberDescription, **details: Any) -> Gr
             assignment_epoch=7,
             assignor_name="sticky",
             members=list(members),
+            pending=pending,
             streams=StreamsSnapshot(subtopologies={"0": ["orders"]}, assignment_configs={}, **given),
         )
     )
@@ -291,9 +297,10 @@ def test_state_of_a_streams_group_says_why_nobody_has_tasks() -> None:
 def test_copy_of_a_task_in_another_process_is_not_waited_for() -> None:
     """A thread of p1 waits for the other one to close its copy. The copies in p2 are no reason to wait."""
     found = streams_group(
-        streams_member("a", "p1", assignment=tasks(), pending=tasks(standby=(1,))),
+        streams_member("a", "p1"),
         streams_member("b", "p2", assignment=tasks(standby=(1, 2)), target_assignment=tasks(standby=(1, 2))),
         streams_member("c", "p1", target_assignment=tasks(active=(1,), standby=(2,))),
+        pending={"a": tasks(standby=(1,))},
     )
     giving, waiting = state_row(found, "requests", 0).unsettled
     assert giving.endswith("it has to give up standby 0 1")
