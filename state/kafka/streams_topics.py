@@ -1,5 +1,5 @@
 """The topics of a topology: those that it requires, and the numbers of partitions and tasks that follow from
-the topics that exist. Rows ST4 to ST15.
+the topics that exist. Rows KST4 to KST15.
 
 A topology is configured when all its source topics exist, its repartition and changelog topics exist with the
 right numbers of partitions, and copartitioned topics have equal numbers. Source: InternalTopicManager,
@@ -25,7 +25,7 @@ _SHOWN = 3
 
 
 class InvalidTopologyError(Exception):
-    """No topics can make the topology valid, so the request is refused (row ST15)."""
+    """No topics can make the topology valid, so the request is refused (row KST15)."""
 
 
 class ConfiguredTopology(Struct, frozen=True):
@@ -77,7 +77,7 @@ def _names(topics: Iterable[StreamsTopicInfo]) -> list[str]:
 
 def malformed_topology(topology: StreamsTopology) -> str | None:
     """Return the fault of a topology that no client of Kafka sends, or None. Kafka's coordinator raises an
-    error for it (rows SH16, SB14).
+    error for it (rows KSH16, KSB14).
     """
     if topology.epoch < 0:
         return f"The topology epoch is negative: {topology.epoch}."
@@ -99,7 +99,7 @@ def malformed_topology(topology: StreamsTopology) -> str | None:
 
 def difference(known: StreamsTopology, sent: StreamsTopology) -> str | None:
     """Return the first difference of the topology that a member sends from that of the group, or None. The
-    order of lists counts, too (row ST3).
+    order of lists counts, too (row KST3).
     """
     if known == sent:
         return None
@@ -118,7 +118,7 @@ def difference(known: StreamsTopology, sent: StreamsTopology) -> str | None:
 
 def configure(topology: StreamsTopology, known: KnownTopics) -> ConfiguredTopology | TopologyProblem:
     """Return the topology with all its numbers of partitions and tasks, or the first reason why it is not
-    ready (row ST5). InvalidTopologyError: it can never be ready.
+    ready (row KST5). InvalidTopologyError: it can never be ready.
     """
     try:
         return _Configuration(topology, known).configure()
@@ -158,14 +158,14 @@ class _Configuration:
         )
 
     def _check_sources(self) -> None:
-        """Row ST6: all source topics exist."""
+        """Row KST6: all source topics exist."""
         sources = {name for one in self._subtopologies for name in one.source_topics}
         if missing := sorted(sources - self._existing.keys()):
             status = StatusCode.MISSING_SOURCE_TOPICS
             raise _Problem(status, f"Source topics are missing: {_listed(missing)}.", *missing)
 
     def _decide_repartition_topics(self) -> None:
-        """Row ST7: a topic has the number that the client fixed, or else the largest number of the topics
+        """Row KST7: a topic has the number that the client fixed, or else the largest number of the topics
         from which it is written. Those may be repartition topics, so this takes several rounds.
         """
         self._decided.update(self._fixed)
@@ -206,7 +206,7 @@ class _Configuration:
         return bool(counts)
 
     def _copartition(self, subtopology: Subtopology, group: CopartitionGroup) -> None:
-        """Rows ST8 and ST9: copartitioned topics have equal numbers of partitions."""
+        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions."""
         names = _names(subtopology.repartition_source_topics)
         repartition = [names[index] for index in group.repartition_source_topics]
         sources = [subtopology.source_topics[index] for index in group.source_topics]
@@ -241,7 +241,7 @@ class _Configuration:
         return self._decided[name] if count is None else count
 
     def _tasks(self, subtopology: Subtopology) -> SubtopologyTasks:
-        """Row ST11: a subtopology has as many tasks as its largest topic has partitions."""
+        """Row KST11: a subtopology has as many tasks as its largest topic has partitions."""
         topics = source_topics(subtopology)
         if not topics:
             raise InvalidTopologyError(f"Subtopology {subtopology.subtopology_id} has no source topic.")
@@ -249,7 +249,7 @@ class _Configuration:
         return SubtopologyTasks(count, bool(subtopology.state_changelog_topics))
 
     def _decide_changelogs(self, tasks: Mapping[str, SubtopologyTasks]) -> None:
-        """Row ST10: a changelog topic has a partition for each task."""
+        """Row KST10: a changelog topic has a partition for each task."""
         for subtopology in self._subtopologies:
             for name in _names(subtopology.state_changelog_topics):
                 self._decided[name] = tasks[subtopology.subtopology_id].count
@@ -265,7 +265,7 @@ class _Configuration:
         return dict(sorted(found.items()))
 
     def _check_internal_topics(self, internal: Mapping[str, StreamsTopicInfo]) -> None:
-        """Row ST12: internal topics that exist have the right numbers of partitions."""
+        """Row KST12: internal topics that exist have the right numbers of partitions."""
         for name, topic in internal.items():
             exists = self._existing.get(name)
             if exists is not None and exists != topic.partitions:
@@ -273,7 +273,7 @@ class _Configuration:
                 raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.", name)
 
     def _missing(self, internal: Mapping[str, StreamsTopicInfo]) -> TopologyProblem | None:
-        """Row ST13: internal topics that do not exist have to be created. A topic of which nothing is known
+        """Row KST13: internal topics that do not exist have to be created. A topic of which nothing is known
         may exist, so it is not in `create`.
         """
         missing = {name: topic for name, topic in internal.items() if name not in self._existing}

@@ -87,14 +87,14 @@ def tasks(found: ConfiguredTopology | TopologyProblem) -> dict[str, SubtopologyT
     return found.tasks
 
 
-def test_st6_missing_source_topics_are_named_in_order() -> None:
+def test_kst6_missing_source_topics_are_named_in_order() -> None:
     assert problem(look({"b": 1}, reading("d", "b", "e", "a", "f", changelogs="s"))) == (
         StatusCode.MISSING_SOURCE_TOPICS,
         "Source topics are missing: a, d, e and 1 more topic.",
     )
 
 
-def test_st13_missing_internal_topics_are_to_be_created() -> None:
+def test_kst13_missing_internal_topics_are_to_be_created() -> None:
     subtopologies = reading("a", sinks="r1"), joining("r1", sources="b")
     assert created(look({"a": 3, "b": 3}, *subtopologies)) == {"r1": 3, "s": 3}
     found = look({"a": 2}, reading("a", changelogs="s5 s1 s3 s2 s4"))
@@ -103,7 +103,7 @@ def test_st13_missing_internal_topics_are_to_be_created() -> None:
     assert found.topics == ["s1", "s2", "s3", "s4", "s5"]
 
 
-def test_st13_replication_factor_and_configs_are_those_of_the_client() -> None:
+def test_kst13_replication_factor_and_configs_are_those_of_the_client() -> None:
     compacted = [KeyValue("cleanup.policy", "compact")]
     topics = [
         StreamsTopicInfo(name="s1", replication_factor=3, topic_configs=compacted),
@@ -118,14 +118,14 @@ def test_st13_replication_factor_and_configs_are_those_of_the_client() -> None:
     ]
 
 
-def test_sq5_internal_topics_of_which_nothing_is_known_are_not_created() -> None:
+def test_ksq5_internal_topics_of_which_nothing_is_known_are_not_created() -> None:
     found = look({"a": 3}, reading("a", changelogs="s"), complete=False)
     assert created(found) == {}
     assert isinstance(found, TopologyProblem)
     assert found.topics == ["s"]
 
 
-def test_st9_copartitioned_sources_need_equal_numbers() -> None:
+def test_kst9_copartitioned_sources_need_equal_numbers() -> None:
     counts = {"a": 3, "b": 4}
     assert problem(look(counts, reading("a", "b", copartitioned=True))) == (
         StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
@@ -134,14 +134,14 @@ def test_st9_copartitioned_sources_need_equal_numbers() -> None:
     assert tasks(look(counts, reading("a", "b"))) == {"0": SubtopologyTasks(4, False)}
 
 
-def test_st9_repartition_topic_takes_the_number_of_its_partner() -> None:
+def test_kst9_repartition_topic_takes_the_number_of_its_partner() -> None:
     subtopologies = reading("a", sinks="r1"), joining("r1", sources="b")
     assert created(look({"a": 3, "b": 4}, *subtopologies)) == {"r1": 4, "s": 4}
     status, _ = problem(look({"a": 3, "b": 4}, subtopologies[0], joining("r1:7", sources="b")))
     assert status == StatusCode.INCORRECTLY_PARTITIONED_TOPICS
 
 
-def test_st9_repartition_topics_alone_take_the_largest_or_the_fixed_number() -> None:
+def test_kst9_repartition_topics_alone_take_the_largest_or_the_fixed_number() -> None:
     counts = {"a": 3, "b": 4}
     first, second = writing("0", "a", "r1"), writing("1", "b", "r2")
     assert created(look(counts, first, second, joining("r1", "r2"))) == {"r1": 4, "r2": 4, "s": 4}
@@ -150,7 +150,7 @@ def test_st9_repartition_topics_alone_take_the_largest_or_the_fixed_number() -> 
     assert status == StatusCode.INCORRECTLY_PARTITIONED_TOPICS
 
 
-def test_st7_numbers_pass_through_chains_of_repartition_topics() -> None:
+def test_kst7_numbers_pass_through_chains_of_repartition_topics() -> None:
     chain = [
         Subtopology(
             subtopology_id=str(5 - number),
@@ -163,7 +163,7 @@ def test_st7_numbers_pass_through_chains_of_repartition_topics() -> None:
     assert created(look({"a": 3}, writing("9", "a", "r1"), *chain, last)) == {f"r{n}": 3 for n in range(1, 6)}
 
 
-def test_st7_loops_and_unwritten_topics_are_refused() -> None:
+def test_kst7_loops_and_unwritten_topics_are_refused() -> None:
     loop = Subtopology(
         subtopology_id="0", repartition_source_topics=internal("r1"), repartition_sink_topics=["r1"]
     )
@@ -173,12 +173,12 @@ def test_st7_loops_and_unwritten_topics_are_refused() -> None:
         look({"b": 3}, joining("r1", sources="b"))
 
 
-def test_st10_subtopology_without_sources_is_refused() -> None:
+def test_kst10_subtopology_without_sources_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="Subtopology 0 has no source topic"):
         look({}, reading(changelogs="s"))
 
 
-def test_st12_internal_topics_need_the_right_number() -> None:
+def test_kst12_internal_topics_need_the_right_number() -> None:
     assert problem(look({"a": 3, "s": 2}, reading("a", changelogs="s"))) == (
         StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
         "Internal topic s should have 3 partitions, but has 2.",
@@ -187,7 +187,7 @@ def test_st12_internal_topics_need_the_right_number() -> None:
     assert problem(look({"a": 3, "r1": 4}, *subtopologies))[0] == StatusCode.INCORRECTLY_PARTITIONED_TOPICS
 
 
-def test_st11_configured_topology_has_all_numbers() -> None:
+def test_kst11_configured_topology_has_all_numbers() -> None:
     found = look({"a": 3, "b": 3, "r1": 3, "s": 3}, joining("r1", sources="b"), reading("a", sinks="r1"))
     assert isinstance(found, ConfiguredTopology)
     assert found.tasks == {"0": SubtopologyTasks(3, False), "9": SubtopologyTasks(3, True)}
@@ -196,11 +196,11 @@ def test_st11_configured_topology_has_all_numbers() -> None:
     assert found.subtopologies[1].state_changelog_topics == internal("s:3")
 
 
-def test_st14_topology_without_subtopologies_is_ready() -> None:
+def test_kst14_topology_without_subtopologies_is_ready() -> None:
     assert tasks(look({})) == {}
 
 
-def test_sb14_malformed_topologies_are_found() -> None:
+def test_ksb14_malformed_topologies_are_found() -> None:
     twice = StreamsTopology(0, [reading("a"), reading("b")])
     wrong_index = Subtopology(subtopology_id="0", copartition_groups=[CopartitionGroup([], [], [5])])
     assert malformed_topology(StreamsTopology(-1)) == "The topology epoch is negative: -1."
@@ -211,7 +211,7 @@ def test_sb14_malformed_topologies_are_found() -> None:
     assert malformed_topology(StreamsTopology(0, [reading("a", "b", copartitioned=True)])) is None
 
 
-def test_st3_difference_names_the_first_subtopology_and_list() -> None:
+def test_kst3_difference_names_the_first_subtopology_and_list() -> None:
     first = StreamsTopology(1, [reading("a", "b", changelogs="s"), joining("r1:5")])
     assert difference(first, StreamsTopology(1, list(first.subtopologies))) is None
     assert difference(first, StreamsTopology(2, first.subtopologies)) == "topology epoch 2 instead of 1"
