@@ -342,6 +342,13 @@ class CoordinatorConfig:
             )
         for protocol in (CONSUMER, SHARE, STREAMS):
             _check_protocol(given, f"group.{protocol}")
+        for what, bound, is_within in (
+            ("num.standby.replicas", "max.standby.replicas", int.__le__),
+            ("task.offset.interval.ms", "min.task.offset.interval.ms", int.__ge__),
+        ):
+            name, limit = f"group.streams.{what}", f"group.streams.{bound}"
+            if not is_within(int(given[name]), int(given[limit])):
+                raise ConfigError(f"{name} ({given[name]}) is not within {limit} ({given[limit]})")
 
 
 def _check_protocol(given: Mapping[str, SettingValue], prefix: str) -> None:
