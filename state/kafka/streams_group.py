@@ -205,6 +205,17 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
             member.member_epoch > 0 and not member.is_reconciled_to(epoch) for member in self.members.values()
         )
 
+    @cached_property
+    def progress(self) -> tuple[StreamsGroupState, bool]:
+        """The state at the end of a step, and True if there is a rebalance; derived anew after
+        `forget_progress`.
+        """
+        return self.state, self.is_rebalancing
+
+    def forget_progress(self) -> None:
+        """Derive `progress` anew at its next use, because a step has changed the group."""
+        self.__dict__.pop("progress", None)
+
     @property
     def is_empty(self) -> bool:
         return not self.members

@@ -217,11 +217,11 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Turn an Empty group into a classic group if a new group would accept the JoinGroup, else refuse it.
     Kafka deletes the Empty group even if the JoinGroup is refused.
     """
-    if not context.group.is_empty:
+    refusal = classic_requests.validate_join(context, request)
+    if refusal is None and not context.group.is_empty:
         row, error = context.rule("KSV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         context.reply(reply_to, JoinGroupResponse, row, error, member_id="")
         return
-    refusal = classic_requests.validate_join(context, request)
     if refusal is None and request.member_id:
         refusal = context.rule("KSV4"), ErrorCode.UNKNOWN_MEMBER_ID
     if refusal is None and not (request.protocol_type and request.protocols):
@@ -406,7 +406,7 @@ class StreamsProtocol(KafkaProtocol[StreamsGroup]):
 
     def before(self, group: StreamsGroup) -> Before:
         """Return the state of the group, and True if its members are still moving to their targets."""
-        return group.state, group.is_rebalancing
+        return group.progress
 
     def settle(self, context: StepContext, group: StreamsGroup, before: Before) -> None:
         """Note the new state of the group, and record that it has become Stable or Empty.
@@ -416,6 +416,7 @@ class StreamsProtocol(KafkaProtocol[StreamsGroup]):
         if not context.has_history:
             return
         state_before, was_rebalancing = before
+        group.forget_progress()
         state = group.state
         if state == state_before:
             return

@@ -6,6 +6,8 @@ request changes nothing. Source: GroupMetadataManager (streamsGroupHeartbeat, ma
 StreamsGroup.computeMetadataHash.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType
@@ -18,7 +20,7 @@ from state.kafka.modern import RequestRefused, bump, merge_reported, refresh_fin
 from state.kafka.streams.members import StreamsSender
 from state.kafka.streams.requests import offsets_of
 from state.kafka.streams.settings import INITIAL_DELAY, assignment_configs, value_of
-from state.kafka.streams_group import Role, RoleTasks, StreamsGroup, StreamsGroupMember
+from state.kafka.streams_group import Role, RoleTasks, StreamsGroup, StreamsGroupMember, Task
 from state.kafka.streams_topics import (
     ConfiguredTopology,
     InvalidTopologyError,
@@ -134,7 +136,7 @@ def update(
     _set_topology(context, group, plan)
     if group.metadata_stale and refresh_fingerprint(group):
         reasons.append(("KSH47", "the topics of the topology have changed"))
-    _note_offsets(member, request)
+    _note_offsets(member, request, plan)
     reasons += [("KSH47", text) for text in _validate(group, plan)]
     reasons += [("KSH51", text) for text in _set_configs(context, group)]
     if reasons:
@@ -204,12 +206,21 @@ def _set_topology(context: StepContext, group: StreamsGroup, plan: Plan) -> None
         group.forget_configured()
 
 
-def _note_offsets(member: StreamsGroupMember, request: StreamsGroupHeartbeat) -> None:
-    """Store the offsets that the request reports. Each of the two fields replaces its former value."""
+def _note_offsets(member: StreamsGroupMember, request: StreamsGroupHeartbeat, plan: Plan) -> None:
+    """Store the offsets that the request reports, of tasks of the topology. Each of the two fields replaces
+    its former value.
+    """
     if request.task_offsets is not None:
-        member.task_offsets = dict(sorted(offsets_of(request.task_offsets).items()))
+        member.task_offsets = _of_topology(offsets_of(request.task_offsets), plan)
     if request.task_end_offsets is not None:
-        member.task_end_offsets = dict(sorted(offsets_of(request.task_end_offsets).items()))
+        member.task_end_offsets = _of_topology(offsets_of(request.task_end_offsets), plan)
+
+
+def _of_topology(offsets: Mapping[Task, int], plan: Plan) -> dict[Task, int]:
+    known = {one.subtopology_id: TASKS_MAX for one in plan.topology.subtopologies}
+    if isinstance(plan.configured, ConfiguredTopology):
+        known = {id_: tasks.count for id_, tasks in plan.configured.tasks.items()}
+    return {task: offset for task, offset in sorted(offsets.items()) if 0 <= task[1] < known.get(task[0], 0)}
 
 
 def _validate(group: StreamsGroup, plan: Plan) -> list[str]:
