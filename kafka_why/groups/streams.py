@@ -6,7 +6,10 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot, flat
 from kafka_why.streams_tasks import ACTIVE, STANDBY, WARM_UP, role_and_task
-from kafka_why.wording import Column, VisibleText, render_table
+from kafka_why.wording import Column, VisibleText, count, render_table
+
+MAX_TASKS = 20
+"""The maximum number of tasks whose state is listed as behind."""
 
 
 class ProcessRow(Struct, frozen=True):
@@ -26,6 +29,8 @@ class ProcessRow(Struct, frozen=True):
 class StreamsRow(Struct, frozen=True, kw_only=True):
     """The state of a streams group. `not_ready` says why its topics are not valid, and `stale_members` are
     those with an older topology. Until `initial_deadline_ms` the first target assignment waits for members.
+    `behind` has the members whose state of a task was behind its changelog topics, by task: the records that
+    were missing at the member's last report.
     """
 
     processes: list[ProcessRow]
@@ -33,6 +38,7 @@ class StreamsRow(Struct, frozen=True, kw_only=True):
     shutdown_requested_by: str | None
     initial_deadline_ms: int | None
     stale_members: list[str]
+    behind: dict[str, dict[str, int]]
 
 
 def process_of(member: MemberSnapshot) -> str:
@@ -61,7 +67,18 @@ def streams_row(group: GroupSnapshot) -> StreamsRow | None:
             and member.consumer.streams
             and member.consumer.streams.topology_epoch < (found.topology_epoch or 0)
         ],
+        behind=_behind(group.members),
     )
+
+
+def _behind(members: list[MemberSnapshot]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for member in members:
+        streams = member.consumer.streams if member.consumer is not None else None
+        for task, lag in ((streams.lags or {}) if streams else {}).items():
+            if lag:
+                found.setdefault(task, {})[member.member_id] = lag
+    return dict(sorted(found.items()))
 
 
 def _process_row(process_id: str, threads: list[MemberSnapshot]) -> ProcessRow:
@@ -91,7 +108,15 @@ def streams_text(row: StreamsRow) -> list[str]:
     if row.stale_members:
         lines += ["", "With an older topology than the group's:"]
         lines += [f"  {member_id}" for member_id in row.stale_members]
+    if row.behind:
+        lines += ["", "State behind its changelog topics, as members last reported it:"]
+        lines += [f"  {task}: {_lags_text(lags)}" for task, lags in list(row.behind.items())[:MAX_TASKS]]
+        lines += [f"  and {len(row.behind) - MAX_TASKS} more tasks"] if len(row.behind) > MAX_TASKS else []
     return [*lines, "", _process_table(row.processes)] if row.processes else lines
+
+
+def _lags_text(lags: dict[str, int]) -> str:
+    return ", ".join(f"{count(lag, 'record')} at {member_id}" for member_id, lag in lags.items())
 
 
 def _process_table(processes: list[ProcessRow]) -> VisibleText:

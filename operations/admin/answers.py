@@ -160,9 +160,19 @@ def _streams_member(member: StreamsGroupMemberDescription, pending: StreamsAssig
                 member.process_id,
                 None if endpoint is None else str(endpoint),
                 {tag.key: tag.value for tag in member.client_tags},
+                _lags(member),
             ),
         ),
     )
+
+
+def _lags(member: StreamsGroupMemberDescription) -> dict[str, int]:
+    ends = {(end.subtopology_id, end.partition): end.offset for end in member.task_end_offsets}
+    return {
+        f"{at.subtopology_id}_{at.partition}": max(ends[at.subtopology_id, at.partition] - at.offset, 0)
+        for at in member.task_offsets
+        if (at.subtopology_id, at.partition) in ends
+    }
 
 
 def _by_role(tasks: StreamsAssignment) -> NamedPartitions:

@@ -25,12 +25,16 @@ def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
-    """Fields that only a member of a streams group has. `user_endpoint` is HOST:PORT."""
+    """Fields that only a member of a streams group has. `user_endpoint` is HOST:PORT. `lags` are the records
+    that its state of each task (`0_3`) was behind the changelog topics when it last reported both offsets. It
+    is omitted on the groups topic.
+    """
 
     topology_epoch: int
     process_id: str
     user_endpoint: str | None
     client_tags: dict[str, str]
+    lags: dict[str, int] | UnsetType = UNSET
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):

@@ -20,6 +20,7 @@ from kafka_why.contract.kafka.streams_responses import (
     StreamsGroupDescribeResponse,
     StreamsGroupMemberDescription,
     TaskIds,
+    TaskOffset,
 )
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
@@ -230,8 +231,14 @@ def test_state_of_a_streams_group_has_its_processes() -> None:
     assert row.streams.stale_members == []
 
 
-def streams_member(name: str, process: str, **others: StreamsAssignment) -> StreamsGroupMemberDescription:
-    given: dict[str, Any] = {"assignment": NO_TASKS, "target_assignment": NO_TASKS, **others}
+def streams_member(name: str, process: str, **others: Any) -> StreamsGroupMemberDescription:
+    given: dict[str, Any] = {
+        "assignment": NO_TASKS,
+        "target_assignment": NO_TASKS,
+        "task_offsets": [],
+        "task_end_offsets": [],
+        **others,
+    }
     return StreamsGroupMemberDescription(
         member_id=name,
         member_epoch=7,
@@ -243,8 +250,6 @@ def streams_member(name: str, process: str, **others: StreamsAssignment) -> Stre
         process_id=process,
         user_endpoint=StreamsEndpoint("h", 1) if process == "p1" else None,
         client_tags=[],
-        task_offsets=[],
-        task_end_offsets=[],
         **given,
     )
 
@@ -305,3 +310,12 @@ def test_copy_of_a_task_in_another_process_is_not_waited_for() -> None:
     giving, waiting = state_row(found, "requests", 0).unsettled
     assert giving.endswith("it has to give up standby 0 1")
     assert "it gets standby 0 2 at its next heartbeat; it waits for active 0 1 of a" in waiting
+
+
+def test_state_behind_its_changelogs_is_listed_as_reported() -> None:
+    at = [TaskOffset("0", 1, 40), TaskOffset("0", 2, 70), TaskOffset("0", 3, 9)]
+    ends = [TaskOffset("0", 1, 1_240), TaskOffset("0", 2, 70)]
+    row = state_row(streams_group(streams_member("a", "p1", task_offsets=at, task_end_offsets=ends)), "r", 0)
+    assert row.streams is not None
+    assert row.streams.behind == {"0_1": {"a": 1_200}}
+    assert "as members last reported it:\n  0_1: 1200 records at a\n" in state_table(row)
