@@ -18,6 +18,8 @@ from state.kafka.streams_group import RoleTasks, Task
 from state.kafka.streams_topics import malformed_topology
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# Of a long chain of subtopologies each round of the configuration decides one repartition topic.
+SUBTOPOLOGIES_MAX = 1_000
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
@@ -117,6 +119,11 @@ def _fault_of_rest(context: StepContext, request: StreamsGroupHeartbeat) -> tupl
         ), "ActiveTasks, StandbyTasks and WarmupTasks must be all null or all given."
     if epoch != 0 and request.topology is not None:
         return context.rule("KSH14"), "A Topology may only be in the first request."
+    if request.topology is not None and len(request.topology.subtopologies) > SUBTOPOLOGIES_MAX:
+        number = len(request.topology.subtopologies)
+        return context.rule(
+            "KSQ14"
+        ), f"The topology has {number} subtopologies. The maximum is {SUBTOPOLOGIES_MAX}."
     fault = _malformed(request)
     return None if fault is None else (context.rule("KSB14"), fault)
 
