@@ -102,11 +102,13 @@ EARLIER: dict[int, Migration] = {
     1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | _RocketMqGroup2, _unchanged),
     # Version 3 adds a table of consumers for each broker of a RocketMQ group.
     2: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | _RocketMqGroup2, _with_brokers),
+    # Version 4 adds streams groups.
+    3: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | RocketMqGroup, _unchanged),
 }
 """By version, up to the one before `codec.STATE_VERSION`, without a gap."""
 
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """The version of a row and of the groups in it that this code writes."""
 STATE_SCHEMA = "version int, payload binary"
 

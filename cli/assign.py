@@ -1,6 +1,6 @@
 """`group-coordinator assign`: the assignment under another assignor or set of members, and its moves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
 from kafka_why.cli.output import configure_logs, show, show_json
-from kafka_why.cli.parameters import ParsedOption, as_object, cluster_options
+from kafka_why.cli.parameters import ParsedOption, WholeNumber, as_object, cluster_options
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.history import STREAMS
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.groups.gather import describe_groups, describe_partitions
@@ -30,6 +31,7 @@ from operations.assign.compare import (
     subscribed_topics,
     summary_text,
 )
+from operations.assign.streams import StreamsSpec, streams_outcomes, streams_spec
 
 _SOURCES = "takes --topics with --members, --input, or --from-group with --bootstrap-servers"
 
@@ -53,6 +55,7 @@ class AssignOptions:
     current: str | None
     gone: Sequence[str]
     come: Sequence[str]
+    standbys: Sequence[int]
     weights: Path | None
     summary: bool
     output: str
@@ -99,6 +102,14 @@ class AssignOptions:
 @click.option(
     "--with", "come", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member to add; repeatable."
 )
+@click.option(
+    "--standby-replicas",
+    "standbys",
+    multiple=True,
+    type=WholeNumber(0),
+    metavar="N",
+    help="For a streams group: a number of standby replicas; repeatable; default: the group's own.",
+)
 @click.option("--weights", type=_file, metavar="FILE", help="Weights of partitions, such as lags, as JSON.")
 @click.option("--summary", is_flag=True, help="Show only the comparison of the strategies.")
 @output_option
@@ -111,18 +122,32 @@ def assign(options: AssignOptions) -> None:
     """
     configure_logs()
     try:
-        before = _completed(_group(options), options.current, options.weights)
-        after = _changed(before, options.gone, options.come)
-        answer = outcomes(before, after, dict.fromkeys(options.strategies))
-        if before.current is not None:
-            answer.insert(0, current_result(before, before.current))
+        group = _group(options)
+        answer = _of_streams(group, options) if isinstance(group, StreamsSpec) else _of_group(group, options)
     except InputError as error:
         raise click.ClickException(str(error)) from error
-    names = Names([*before.members, *after.members])
+    names = Names([share.member_id for outcome in answer for share in outcome.shares])
     _show(answer, names, options.output, summary=options.summary)
 
 
-def _group(options: AssignOptions) -> GroupSpec:
+def _of_group(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
+    if options.standbys:
+        raise InputError("--standby-replicas is for streams groups")
+    before = _completed(group, options.current, options.weights)
+    after = _changed(before, options.gone, options.come)
+    answer = outcomes(before, after, dict.fromkeys(options.strategies))
+    if before.current is not None:
+        answer.insert(0, current_result(before, before.current))
+    return answer
+
+
+def _of_streams(group: StreamsSpec, options: AssignOptions) -> list[StrategyResult]:
+    """Return the results for a streams group, whose assignor is always Kafka's own."""
+    gone = [_member_named(name, group.members, {}) for name in options.gone]
+    return streams_outcomes(group, gone, options.come, options.standbys)
+
+
+def _group(options: AssignOptions) -> GroupSpec | StreamsSpec:
     """Return the group that the options describe. Raises InputError, and UsageError unless one source is
     given.
     """
@@ -139,12 +164,16 @@ def _group(options: AssignOptions) -> GroupSpec:
     return _from_group(options.group_id, options.client_config, options.prefix, options.timeout_ms)
 
 
-def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> GroupSpec:
+def _from_group(
+    group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int
+) -> GroupSpec | StreamsSpec:
     with connected(CoordinatorCluster, client_config, prefix, timeout_ms) as cluster:
         found = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
         if group_id not in found.groups:
             raise InputError(*found.refusals())
         described = found.groups[group_id]
+        if described.group_type == STREAMS:
+            return streams_spec(described)
         topics = cluster.log.topics().difference(cluster.layout.topics)
         there = cluster.log.existing(subscribed_topics(described, topics))
         counts = {topic: len(partitions) for topic, partitions in there.items()}
@@ -166,23 +195,22 @@ def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> Grou
         for member_id, member in parse_members(text, group.topics).items():
             group = group.with_member(member_id, member)
     for name in gone:
-        group = group.without(_member_named(name, group))
+        instances = {member_id: member.instance_id for member_id, member in group.members.items()}
+        group = group.without(_member_named(name, group.members, instances))
     return group
 
 
-def _member_named(name: str, group: GroupSpec) -> MemberId:
+def _member_named(
+    name: str, members: Collection[MemberId], instances: Mapping[MemberId, str | None]
+) -> MemberId:
     """Return the member with this id, instance id or displayed name. Raises InputError if there is none."""
-    names = Names(group.members)
-    ways: Sequence[Callable[[MemberId], str | None]] = (
-        str,
-        lambda member_id: group.members[member_id].instance_id,
-        names.of,
-    )
+    names = Names(members)
+    ways: Sequence[Callable[[MemberId], str | None]] = (str, instances.get, names.of)
     for way in ways:
-        found = [member_id for member_id in group.members if way(member_id) == name]
+        found = [member_id for member_id in members if way(member_id) == name]
         if len(found) == 1:
             return found[0]
-    raise InputError(f"no member is called {name}; there are {', '.join(map(names.of, group.members))}")
+    raise InputError(f"no member is called {name}; there are {', '.join(map(names.of, members))}")
 
 
 def _show(answer: Sequence[StrategyResult], names: Names, output: str, *, summary: bool) -> None:

@@ -58,6 +58,7 @@ class Listening:
     broker_principal: str
     expose_internal_topics: bool
     consumer_protocol: bool
+    streams_protocol: bool
     share_groups: str
     client_telemetry: bool
     client_telemetry_interval_ms: int
@@ -123,6 +124,7 @@ class Listening:
             templates=self.templates,
             quotas=self.quotas,
             consumer_protocol=self.consumer_protocol,
+            streams_protocol=self.streams_protocol,
             share_groups=Coordinators(self.share_groups),
             proxies=self.proxies,
             telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
@@ -304,6 +306,12 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
             default=True,
             show_default=True,
             help="Offer clients the consumer protocol (KIP-848), group.protocol=consumer.",
+        ),
+        click.option(
+            "--streams-protocol/--no-streams-protocol",
+            default=True,
+            show_default=True,
+            help="Offer Kafka Streams the streams protocol (KIP-1071), group.protocol=streams.",
         ),
         click.option(
             "--share-groups",

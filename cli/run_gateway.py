@@ -157,10 +157,14 @@ class GatewayToStart:
             raise click.ClickException(str(error)) from error
 
     def options(self, options: Options) -> GatewayOptions:
-        """Return the gateway's options for this coordinator. Both must enable the consumer protocol."""
+        """Return the gateway's options for this coordinator. Both must enable a protocol."""
         wanted = self._listening.options(options.client_config, options.layout, self._security)
         config = CoordinatorConfig().with_settings(options.settings)
-        return replace(wanted, consumer_protocol=wanted.consumer_protocol and config.consumer_protocol)
+        return replace(
+            wanted,
+            consumer_protocol=wanted.consumer_protocol and config.consumer_protocol,
+            streams_protocol=wanted.streams_protocol and config.streams_protocol,
+        )
 
     @contextmanager
     def serving(self, options: Options) -> Iterator[str]:

@@ -38,6 +38,8 @@ _ROCKETMQ_SETTINGS = {
 CLASSIC = "classic"
 CONSUMER = "consumer"
 SHARE = "share"
+STREAMS = "streams"
+_INT64_MAX = 2**63 - 1
 
 # RocketMQ has no setting for the timeout of producers. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
@@ -109,7 +111,7 @@ def _names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str,
 
 
 def _rebalance_protocols(name: str, given: SettingValue) -> tuple[str, ...]:
-    protocols = _names(name, given, (CLASSIC, CONSUMER))
+    protocols = _names(name, given, (CLASSIC, CONSUMER, STREAMS))
     if CLASSIC not in protocols:
         raise ConfigError(f"{name} must have {CLASSIC!r}, which cannot be switched off in Kafka")
     return protocols
@@ -127,6 +129,10 @@ def _boolean(name: str, given: SettingValue) -> bool:
     if text not in ("true", "false"):
         raise ConfigError(f"{name} must be true or false, not {given!r}")
     return text == "true"
+
+
+def _given_tags(name: str, given: SettingValue) -> str:
+    return tags(name, str(given))
 
 
 def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
@@ -200,7 +206,7 @@ class CoordinatorConfig:
         "group.consumer.regex.refresh.interval.ms", 600_000, at_least=10_000
     )
     group_coordinator_rebalance_protocols: tuple[str, ...] = field(
-        default=(CLASSIC, CONSUMER),
+        default=(CLASSIC, CONSUMER, STREAMS),
         metadata=_named("group.coordinator.rebalance.protocols", _rebalance_protocols),
     )
     group_share_session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, at_least=1)
@@ -227,6 +233,52 @@ class CoordinatorConfig:
         "group.share.max.assignment.interval.ms", 15_000, at_least=0
     )
     group_share_max_size: int = _setting("group.share.max.size", 200, at_least=1, at_most=1_000)
+    group_streams_session_timeout_ms: int = _setting("group.streams.session.timeout.ms", 45_000, at_least=1)
+    group_streams_min_session_timeout_ms: int = _setting(
+        "group.streams.min.session.timeout.ms", 45_000, at_least=1
+    )
+    group_streams_max_session_timeout_ms: int = _setting(
+        "group.streams.max.session.timeout.ms", 60_000, at_least=1
+    )
+    group_streams_heartbeat_interval_ms: int = _setting(
+        "group.streams.heartbeat.interval.ms", 5_000, at_least=1
+    )
+    group_streams_min_heartbeat_interval_ms: int = _setting(
+        "group.streams.min.heartbeat.interval.ms", 5_000, at_least=1
+    )
+    group_streams_max_heartbeat_interval_ms: int = _setting(
+        "group.streams.max.heartbeat.interval.ms", 15_000, at_least=1
+    )
+    group_streams_assignment_interval_ms: int = _setting(
+        "group.streams.assignment.interval.ms", 1_000, at_least=0
+    )
+    group_streams_min_assignment_interval_ms: int = _setting(
+        "group.streams.min.assignment.interval.ms", 0, at_least=0
+    )
+    group_streams_max_assignment_interval_ms: int = _setting(
+        "group.streams.max.assignment.interval.ms", 15_000, at_least=0
+    )
+    group_streams_max_size: int = _setting("group.streams.max.size", INT32_MAX, at_least=1)
+    group_streams_initial_rebalance_delay_ms: int = _setting(
+        "group.streams.initial.rebalance.delay.ms", 3_000, at_least=0
+    )
+    group_streams_num_standby_replicas: int = _setting("group.streams.num.standby.replicas", 0, at_least=0)
+    group_streams_max_standby_replicas: int = _setting("group.streams.max.standby.replicas", 2, at_least=0)
+    group_streams_rack_aware_assignment_tags: str = field(
+        default="", metadata=_named("group.streams.rack.aware.assignment.tags", _given_tags)
+    )
+    group_streams_acceptable_recovery_lag: int = _setting(
+        "group.streams.acceptable.recovery.lag", 10_000, at_least=0, at_most=_INT64_MAX
+    )
+    group_streams_task_offset_interval_ms: int = _setting(
+        "group.streams.task.offset.interval.ms", 60_000, at_least=1
+    )
+    group_streams_min_task_offset_interval_ms: int = _setting(
+        "group.streams.min.task.offset.interval.ms", 15_000, at_least=1
+    )
+    streams_topology_replace_when_empty: bool = field(
+        default=False, metadata=_named("coordinator.streams.topology.replace.when.empty", _boolean)
+    )
     share_assign_at_once: bool = field(
         default=True, metadata=_named("coordinator.share.assign.at.once", _boolean)
     )
@@ -250,6 +302,11 @@ class CoordinatorConfig:
     def consumer_protocol(self) -> bool:
         """Return True if the consumer protocol is switched on (row CF1)."""
         return CONSUMER in self.group_coordinator_rebalance_protocols
+
+    @property
+    def streams_protocol(self) -> bool:
+        """Return True if the streams protocol is switched on (row KSF1)."""
+        return STREAMS in self.group_coordinator_rebalance_protocols
 
     def with_settings(self, settings: Mapping[str, SettingValue]) -> "CoordinatorConfig":
         """Return a copy of this configuration with `settings` applied. The keys are dotted names.
@@ -285,8 +342,15 @@ class CoordinatorConfig:
                 f"group.max.session.timeout.ms ({self.group_max_session_timeout_ms}): "
                 "no member could ever join"
             )
-        for protocol in (CONSUMER, SHARE):
+        for protocol in (CONSUMER, SHARE, STREAMS):
             _check_protocol(given, f"group.{protocol}")
+        for what, bound, is_within in (
+            ("num.standby.replicas", "max.standby.replicas", int.__le__),
+            ("task.offset.interval.ms", "min.task.offset.interval.ms", int.__ge__),
+        ):
+            name, limit = f"group.streams.{what}", f"group.streams.{bound}"
+            if not is_within(int(given[name]), int(given[limit])):
+                raise ConfigError(f"{name} ({given[name]}) is not within {limit} ({given[limit]})")
 
 
 def _check_protocol(given: Mapping[str, SettingValue], prefix: str) -> None:
@@ -433,11 +497,12 @@ def _reset(name: str, given: str) -> str:
     return given
 
 
-def _tags(name: str, given: str) -> str:
-    tags = [tag.strip() for tag in given.split(",")] if given.strip() else []
-    if not all(tags) or len(set(tags)) < len(tags):
+def tags(name: str, given: str) -> str:
+    """Return a list of different names as a text with commas. Raises ConfigError."""
+    names = [tag.strip() for tag in given.split(",")] if given.strip() else []
+    if not all(names) or len(set(names)) < len(names):
         raise ConfigError(f"{name} must be a list of different names, not {given!r}")
-    return ",".join(tags)
+    return ",".join(names)
 
 
 def _topic(name: str, given: str) -> str:
@@ -463,11 +528,6 @@ KEPT_SETTINGS = (
     _number("share.partition.max.record.locks", 2_000, 100, 4_000),
     _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
     StoredSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
-    _number("streams.assignment.interval.ms", 1_000, 0, 15_000),
     StoredSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
-    _number("streams.heartbeat.interval.ms", 5_000, 5_000, 15_000),
-    _number("streams.initial.rebalance.delay.ms", 3_000, 0),
-    _number("streams.num.standby.replicas", 0, 0, 2),
-    StoredSetting("streams.rack.aware.assignment.tags", "", _tags, LIST),
-    _number("streams.session.timeout.ms", 45_000, 45_000, 60_000),
+    StoredSetting("streams.rack.aware.assignment.tags", "", tags, LIST),
 )

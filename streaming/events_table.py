@@ -15,7 +15,7 @@ _ENTRY = """
     group_type string, assignment_epoch int, member_epoch int, member_state string, assignor_name string,
     assigned map<string, array<int>>, revoking map<string, array<int>>, awaiting map<string, array<int>>,
     targets map<string, map<string, array<int>>>, moved_partitions int, took_ms long, observed boolean,
-    within_ms long, error_code int,
+    within_ms long, error_code int, process_id string,
     protocol string, connection string, connections array<string>, message_model string,
     broker string, client_address string
 """

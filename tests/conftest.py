@@ -49,6 +49,7 @@ LONGEST_FIRST = (
     "tests/slow/test_gateway_java.py",
     "tests/slow/test_page.py",
     "tests/slow/test_share_groups.py",
+    "tests/slow/test_streams_protocol.py",
     "tests/slow/test_gateway_identity.py",
     "tests/slow/test_lag.py",
     "tests/slow/test_gateway_service.py",

@@ -21,6 +21,7 @@ from gateway.apis import (
     offset_fetch,
     passed_on,
     share_groups,
+    streams_groups,
     telemetry,
     transactions,
 )
@@ -56,6 +57,8 @@ SERVED = _by_key(
     modern_groups.CONSUMER_GROUP_HEARTBEAT,
     modern_groups.CONSUMER_GROUP_DESCRIBE,
     *share_groups.APIS,
+    streams_groups.HEARTBEAT,
+    streams_groups.DESCRIBE,
     telemetry.GET_API,
     telemetry.PUSH_API,
 )
@@ -63,10 +66,11 @@ SERVED = _by_key(
 # Requests that a client may send before it has authenticated.
 SASL = _by_key(handshake.HANDSHAKE_API, handshake.AUTHENTICATE_API)
 
-# Refused, and hidden from ApiVersions. A broker's own coordinator would silently serve groups of Streams
-# (KIP-1071). With the share-state requests (KIP-932) a client could change any group's state that the
-# gateway's principal may change. A delegation token would be a credential of that principal.
-_REFUSED_WORDS = "ShareGroupState", "StreamsGroup", "DelegationToken"
+# Refused, and hidden from ApiVersions. A broker stores descriptions of streams groups' topologies (KIP-1331)
+# only for groups of its own coordinator. With the share-state requests (KIP-932) a client could change any
+# group's state that the gateway's principal may change. A delegation token would be a credential of that
+# principal.
+_REFUSED_WORDS = "ShareGroupState", "StreamsGroupTopologyDescription", "DelegationToken"
 REFUSED: frozenset[int] = frozenset(
     key for key in (*ApiKey, *NewerApiKey) if any(word in key.name for word in _REFUSED_WORDS)
 )
@@ -79,16 +83,17 @@ async def _restrict(context: RequestContext, response: Any) -> None:
     hidden, own = REFUSED, own_versions(services)
     if services.checks_passed_on:
         hidden |= {key for key, api in PASSED.items() if api.is_hidden}
-    if not services.consumer_protocol:
-        of_consumers = {key for key, api in SERVED.items() if api.of_consumer_protocol}
-        hidden |= of_consumers
-        own = {key: versions for key, versions in own.items() if key not in of_consumers}
+    off = {key for key, api in SERVED.items() if not api.is_offered(services)}
+    hidden |= off
+    own = {key: versions for key, versions in own.items() if key not in off}
     features = handshake.HIDDEN_FEATURES
     if share_groups.are_offered(services):
         features -= {SHARE_VERSION}
     handshake.restrict(response, own, BOUNDS, hidden, features)
     if services.consumer_protocol:
-        handshake.add_group_version(response, context.version)
+        handshake.add_feature(response, context.version, handshake.GROUP_VERSION)
+    if services.streams_protocol:
+        handshake.add_feature(response, context.version, handshake.STREAMS_VERSION)
 
 
 PASSED = _by_key(
@@ -164,6 +169,7 @@ def _screens(context: RequestContext) -> Iterator[Screen]:
         yield partial(passed_on.guard, api)
     if api is None:
         return
-    if api.groups is not None and (services.consumer_protocol or services.share_groups.are_ours):
+    has_groups = services.consumer_protocol or services.streams_protocol or services.share_groups.are_ours
+    if api.groups is not None and has_groups:
         yield api.groups
     yield from filter(None, (api.brokers, api.internal, api.screen))

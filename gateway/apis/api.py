@@ -252,10 +252,10 @@ class Api:
 
     `parks` is the class of the coordinator's response if the coordinator may park requests of this API. If
     `asks_coordinator` is False, the request itself is answered without the coordinator. If `is_metered`,
-    requests count for clients' quotas. If `is_exclusive`, a connection has no concurrent request. If
-    `of_consumer_protocol`, ApiVersions omits the API while that protocol is switched off. `error_code`
-    returns the error in a coordinator's answer, for the metrics. `is_for_broker` returns True if a broker has
-    to answer a request, `is_passed` if brokers answer all requests of the API.
+    requests count for clients' quotas. If `is_exclusive`, a connection has no concurrent request. ApiVersions
+    omits the API while `is_offered` returns False. `error_code` returns the error in a coordinator's answer,
+    for the metrics. `is_for_broker` returns True if a broker has to answer a request, `is_passed` if brokers
+    answer all requests of the API.
     """
 
     key: ApiKey
@@ -266,7 +266,7 @@ class Api:
     asks_coordinator: bool = True
     is_metered: bool = True
     is_exclusive: bool = False
-    of_consumer_protocol: bool = False
+    is_offered: Callable[[Services], bool] = lambda services: True
     error_code: Callable[[Any], int] = lambda answer: getattr(answer, "error_code", 0)
     is_for_broker: Callable[[Any], bool] | None = None
     is_passed: Callable[[Services], bool] | None = None

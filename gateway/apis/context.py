@@ -3,11 +3,11 @@ connection.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID, uuid4
 
 from msgspec import Struct
@@ -28,6 +28,7 @@ from gateway.telemetry.service import ClientMetricsInstance, ClientTelemetry, ka
 from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import ShareGroups
+from gateway.upstream.streams_topics import AskBroker, StreamsTopics
 from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.fetch_messages import error_of
@@ -144,45 +145,54 @@ class ShareSession:
             deliveries.close(member)
 
 
-# A response to ConsumerGroupHeartbeat may request the topics that a pattern matches
-# (`ConsumerGroupHeartbeatResponse.look`). The member's next heartbeat on the connection reports them. If the
-# pattern was forgotten, the coordinator repeats the request after some seconds.
+# A response to a heartbeat may request metadata: the topics that a pattern matches
+# (`ConsumerGroupHeartbeatResponse.look`), or topics by name (`StreamsGroupHeartbeatResponse.needs_topics`).
+# The member's next heartbeat on the connection reports them. If the request was forgotten, the coordinator
+# repeats it.
 
 
-# Clients choose patterns and ids, so their number per connection is limited.
-_CHARS_MAX = 65_536
+# Clients choose patterns, names and ids, so their number per connection is limited.
+_PATTERNS_MAX_CHARS = 65_536
+_TOPICS_MAX_CHARS = 1_048_576
+
+Names = TypeVar("Names", bound=Sequence[str])
 
 
-class RequestedPatterns:
-    """The patterns that members of this connection have to resolve for the coordinator, by group and
-    member.
+class RequestedMetadata(Generic[Names]):
+    """The metadata that members of this connection have to look up for the coordinator, by group and member:
+    a pattern, or names of topics. They have at most `max_chars` characters together.
     """
 
-    def __init__(self) -> None:
-        self._patterns: dict[tuple[str, str], str] = {}
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+        self._requested: dict[tuple[str, str], Names] = {}
         self._chars = 0
 
     def __len__(self) -> int:
-        return len(self._patterns)
+        return len(self._requested)
 
-    def add(self, group_id: str, member_id: str, pattern: str) -> None:
-        """Store a pattern to resolve. If there are too many characters, the oldest patterns are forgotten."""
+    def add(self, group_id: str, member_id: str, requested: Names) -> None:
+        """Store what to look up. If there are too many characters, the oldest entries are forgotten."""
         self.pop(group_id, member_id)
-        self._patterns[group_id, member_id] = pattern
-        self._chars += len(group_id) + len(member_id) + len(pattern)
-        while self._chars > _CHARS_MAX:
-            self.pop(*next(iter(self._patterns)))
+        self._requested[group_id, member_id] = requested
+        self._chars += _chars(group_id, member_id, requested)
+        while self._chars > self._max_chars:
+            self.pop(*next(iter(self._requested)))
 
     def is_requested(self, group_id: str, member_id: str) -> bool:
-        """Return True if the member's pattern has to be resolved at its next heartbeat."""
-        return (group_id, member_id) in self._patterns
+        """Return True if the member's next heartbeat has to report metadata."""
+        return (group_id, member_id) in self._requested
 
-    def pop(self, group_id: str, member_id: str) -> str | None:
-        """Remove and return the pattern that the member has to resolve, or None if there is none."""
-        pattern = self._patterns.pop((group_id, member_id), None)
-        if pattern is not None:
-            self._chars -= len(group_id) + len(member_id) + len(pattern)
-        return pattern
+    def pop(self, group_id: str, member_id: str) -> Names | None:
+        """Remove and return what to look up for the member, or None if there is nothing."""
+        requested = self._requested.pop((group_id, member_id), None)
+        if requested is not None:
+            self._chars -= _chars(group_id, member_id, requested)
+        return requested
+
+
+def _chars(group_id: str, member_id: str, requested: Sequence[str]) -> int:
+    return len(group_id) + len(member_id) + sum(map(len, requested))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,12 @@ class ConnectionCaches:
 
     fetches: FetchSessions = field(default_factory=FetchSessions)
     shares: ShareSession = field(default_factory=ShareSession)
-    requested_patterns: RequestedPatterns = field(default_factory=RequestedPatterns)
+    requested_patterns: RequestedMetadata[str] = field(
+        default_factory=partial(RequestedMetadata, _PATTERNS_MAX_CHARS)
+    )
+    requested_topics: RequestedMetadata[list[str]] = field(
+        default_factory=partial(RequestedMetadata, _TOPICS_MAX_CHARS)
+    )
     pushes: ClientMetricsInstance = field(default_factory=ClientMetricsInstance)
 
 
@@ -216,9 +231,10 @@ class Services:
     returns the address that clients get for a broker whose listener has this port, or None if they get the
     address to which they connected. Without `authorizer` the gateway checks no ACLs. With
     `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol`
-    KIP-848 is off. Without `telemetry` requests about clients' metrics pass to the brokers. Frames larger
-    than `frame_max_bytes` are refused. Without `deliveries` share groups' records are not counted. `deciding`
-    is locked while the rights to a pattern's topics are checked, and `turns` during a slice of long work.
+    KIP-848 is off, without `streams_protocol` KIP-1071. Without `telemetry` requests about clients' metrics
+    pass to the brokers. Frames larger than `frame_max_bytes` are refused. Without `deliveries` share groups'
+    records are not counted. `deciding` is locked while the rights to a pattern's topics are checked, and
+    `turns` during a slice of long work.
     """
 
     backend: SendingBackend
@@ -228,11 +244,13 @@ class Services:
     internal_topics: InternalTopics
     transactions: Transactions
     share_groups: ShareGroups
+    streams_topics: StreamsTopics
     advertised: Callable[[int, int], Address | None]
     frame_max_bytes: int
     authorizer: Authorizer | None = None
     checks_passed_on: bool = False
     consumer_protocol: bool = True
+    streams_protocol: bool = True
     telemetry: ClientTelemetry | None = None
     deliveries: Deliveries | None = None
     deciding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
@@ -278,7 +296,8 @@ class RequestContext(Struct, frozen=True):
     """The context of a request. `principal` is the client's as Kafka writes it, `User:NAME` or
     `User:ANONYMOUS`. `host` is the gateway's name in responses to this client. `node_id` is the broker whose
     listener the client connected to, None for the first listener. `oversized_bytes` is the size of a frame
-    that is too large for the requests topic, else 0.
+    that is too large for the requests topic, else 0. `ask_as_client` sends a request of the gateway to the
+    broker with the client's principal. It is None unless the brokers authenticate the clients.
     """
 
     services: Services
@@ -290,6 +309,7 @@ class RequestContext(Struct, frozen=True):
     session: ClientSession
     caches: ConnectionCaches
     fan_out: FanOut
+    ask_as_client: AskBroker | None = None
     oversized_bytes: int = 0
 
     @property

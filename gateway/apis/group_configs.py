@@ -117,7 +117,7 @@ _BROKERS_NAMES = {
         )
     },
 }
-_NO_EFFECT = "It is kept, and has no effect: this coordinator has no groups of this protocol."
+_NO_EFFECT = "It is kept, and has no effect: this coordinator has no share groups."
 _ONLY_BROKERS = "The brokers have these settings, the coordinator does not"
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
@@ -255,7 +255,8 @@ async def _describe(context: RequestContext, parsed: _GroupsRequest, resource: A
 
 def _config_fields(request: Any, config: GroupConfigValue) -> Fields:
     synonyms = _synonyms(config)
-    documentation = DOCUMENTATION[config.name] + (f" {_NO_EFFECT}" if config.name in _KEPT_TYPES else "")
+    has_effect = config.name not in _KEPT_TYPES or not config.name.startswith(_SHARE_PREFIXES)
+    documentation = DOCUMENTATION[config.name] + ("" if has_effect else f" {_NO_EFFECT}")
     return {
         "name": config.name,
         "value": config.value,

@@ -20,12 +20,12 @@ _NO_NODE_ID = -1
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
-GROUP_VERSION = "group.version"
-_CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
+GROUP_VERSION, STREAMS_VERSION = "group.version", "streams.version"
+_LEVEL = 1  # of both features
 # Earlier clients reject features whose lowest version is 0 (KAFKA-17011).
 _FIRST_WITH_LEVEL_0 = 4
 # Features that announce group protocols, because clients do not reach the broker's coordinator.
-HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, "streams.version"})
+HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION})
 
 
 def restrict(
@@ -54,17 +54,16 @@ def restrict(
     response.finalized_features = _visible(response.finalized_features, hidden_features)
 
 
-def add_group_version(response: Any, version: int) -> None:
-    """Add the feature that announces the consumer protocol (KIP-848) to a response of this version."""
-    level = _CONSUMER_PROTOCOL_LEVEL
+def add_feature(response: Any, version: int, name: str) -> None:
+    """Add a feature that announces a group protocol (KIP-848, KIP-1071) to a response of this version."""
     if version >= _FIRST_WITH_LEVEL_0:
         response.supported_features = [
             *response.supported_features,
-            response.SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=level),
+            response.SupportedFeatureKey(name=name, min_version=0, max_version=_LEVEL),
         ]
     response.finalized_features = [
         *response.finalized_features,
-        response.FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=level, min_version_level=level),
+        response.FinalizedFeatureKey(name=name, max_version_level=_LEVEL, min_version_level=_LEVEL),
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -23,7 +24,7 @@ from gateway.apis.api import (
     may_read_group,
 )
 from gateway.apis.batch import answer_per_group
-from gateway.apis.context import Deferred, RequestContext, RequestedPatterns, Services
+from gateway.apis.context import Deferred, RequestContext, RequestedMetadata, Services
 from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
 from gateway.apis.topics import images_of, is_too_much, resolution_of
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
@@ -37,9 +38,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
-    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatResponse,
-    ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, TopicImages
@@ -116,7 +115,7 @@ def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
         return OFF
     if not may_read_group(context, request.group_id):
         return GROUP_REFUSED
-    return None if _may_describe_all(context, request.subscribed_topic_names) else _TOPIC_REFUSED
+    return None if may_describe_all(context, request.subscribed_topic_names) else TOPIC_REFUSED
 
 
 def _send_consumer(context: RequestContext, request: Any, added: _AddedMetadata) -> Deferred:
@@ -146,7 +145,7 @@ def _owned(topic: Any) -> TopicIdPartitions:
     return TopicIdPartitions(topic.topic_id, topic.partitions)
 
 
-def _consumer_fields(asked: RequestedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+def _consumer_fields(asked: RequestedMetadata[str], answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
         asked.add(answer.group_id, answer.member_id, answer.look)
     return _heartbeat_fields(answer)
@@ -157,7 +156,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
     serve=serve_consumer_heartbeat,
     serve_at_once=consumer_heartbeat_at_once,
     decode=decode_consumer_heartbeat,
-    of_consumer_protocol=True,
+    is_offered=lambda services: services.consumer_protocol,
 )
 
 
@@ -198,8 +197,8 @@ def _share_refused(context: RequestContext, request: Any) -> Fields | None:
         return _INVALID
     names = request.subscribed_topic_names or ()
     if not context.services.internal_topics.names.isdisjoint(names):
-        return _TOPIC_REFUSED
-    return None if _may_describe_all(context, names) else _TOPIC_REFUSED
+        return TOPIC_REFUSED
+    return None if may_describe_all(context, names) else TOPIC_REFUSED
 
 
 def _send_share(context: RequestContext, request: Any, topics: TopicImages | None) -> Deferred:
@@ -225,17 +224,15 @@ SHARE_GROUP_HEARTBEAT = Api(
 )
 
 
-_Described = ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
-
-_TOPIC_REFUSED = {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
+TOPIC_REFUSED = {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
 _TOO_MUCH = {
     "error_code": ErrorCode.INVALID_REQUEST,
     "error_message": "The member subscribes to more topics than one request to the coordinator can describe.",
 }
 
 
-def _may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bool:
-    """Return True if the client may describe each topic that a member subscribes to (rows HB3, SH4)."""
+def may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bool:
+    """Return True if the client may describe each of these topics (rows HB3, SH4, KSH5)."""
     return all(may_describe_topic(context, name) for name in names or ())
 
 
@@ -251,41 +248,44 @@ def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbe
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
     """The API that describes groups of one type. The coordinator gets one `request` for each group.
 
-    `is_on` returns True if the coordinator has groups of this type. `hidden` is the error text if the client
-    may not describe one of the topics.
+    `is_on` returns True if the coordinator has groups of this type. `topics` returns the topics of one of the
+    group's `parts`. `hidden` is the error text if the client may not describe one of them. `fields` returns
+    the fields of the client's request and the coordinator's answer that only this type has.
     """
 
     request: Callable[..., Request[Any]]
     is_on: Callable[[Services], bool]
-    hidden: str
+    hidden: str = "The group has topics that the client is not authorized to describe."
+    parts: Callable[[Any], Sequence[Any]] = attrgetter("members")
+    topics: Callable[[Any], set[str]] = lambda member: _topic_names(member)
+    member_fields: Callable[[Any], Fields] = lambda member: _member_fields(member)
+    fields: Callable[[Any, Any], Fields] = lambda request, answer: {}
 
     async def serve(self, context: RequestContext, request: Any) -> Deferred:
         """Return the epochs, members and assignments of the groups."""
-        start = partial(self._start, context, with_operations=request.include_authorized_operations)
+        start = partial(self._start, context, request)
         return answer_per_group(context, start, request.group_ids, lambda groups: {"groups": groups})
 
-    def _start(self, context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
+    def _start(self, context: RequestContext, request: Any, group_id: str) -> Fields | Deferred:
         if not self.is_on(context.services):
             return {"group_id": group_id, "error_code": ErrorCode.UNSUPPORTED_VERSION}
         if not may_describe_group(context, group_id):
             return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
         response = context.send(self.request(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS)
-        fields = self._fields(context, response, with_operations=with_operations)
-        return Deferred(asyncio.ensure_future(fields), lambda described: described)
+        described = asyncio.ensure_future(self._describe(context, request, response))
+        return Deferred(described, lambda fields: fields)
 
-    async def _fields(
-        self, context: RequestContext, response: Awaitable[_Described], *, with_operations: bool
-    ) -> Fields:
+    async def _describe(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> Fields:
         """Return the part of the response about a group. It is built in slices, because a group may have many
         members.
         """
         answer, slices = await response, context.slices()
         group_id = answer.group_id
-        named = await slices.each(_topic_names, answer.members)
+        named = await slices.each(self.topics, self.parts(answer))
         topics = sorted(set(chain.from_iterable(named)))
         if not all(await slices.each(partial(may_describe_topic, context), topics)):
             error = GatewayError.TOPIC_AUTHORIZATION_FAILED
@@ -300,9 +300,10 @@ class _Description:
             "group_epoch": answer.group_epoch,
             "assignment_epoch": answer.assignment_epoch,
             "assignor_name": answer.assignor_name,
-            "members": await slices.each(_member_fields, answer.members),
+            "members": await slices.each(self.member_fields, answer.members),
+            **self.fields(request, answer),
         }
-        if with_operations and answer.error_code is ErrorCode.NONE:
+        if request.include_authorized_operations and answer.error_code is ErrorCode.NONE:
             described["authorized_operations"] = group_operations(context, group_id)
         return described
 
@@ -329,17 +330,13 @@ def _assignment_fields(assigned: Sequence[AssignedTopicPartitions]) -> Fields:
 
 CONSUMER_GROUP_DESCRIBE = Api(
     key=ApiKey.ConsumerGroupDescribe,
-    serve=_Description(
-        ConsumerGroupDescribe,
-        is_on=lambda services: services.consumer_protocol,
-        hidden="The group has topics that the client is not authorized to describe.",
-    ).serve,
-    of_consumer_protocol=True,
+    serve=Description(request=ConsumerGroupDescribe, is_on=lambda services: services.consumer_protocol).serve,
+    is_offered=lambda services: services.consumer_protocol,
 )
 SHARE_GROUP_DESCRIBE = Api(
     key=ApiKey.ShareGroupDescribe,
-    serve=_Description(
-        ShareGroupDescribe, is_on=lambda services: services.share_groups.are_ours, hidden=HIDDEN
+    serve=Description(
+        request=ShareGroupDescribe, is_on=lambda services: services.share_groups.are_ours, hidden=HIDDEN
     ).serve,
     is_passed=are_at_brokers,
 )

@@ -21,6 +21,7 @@ from gateway.apis.api import Answer, Api, Screened
 from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
 from gateway.fairness import TENANT
+from gateway.net.at_broker import AtBroker
 from gateway.net.dispatch import RequestOrdering
 from gateway.net.lifecycle import forget_frames
 from gateway.net.limits.requests import ForwardedRequests
@@ -29,7 +30,6 @@ from gateway.net.responses import Responses
 from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes_undecoded, relay
 from gateway.net.writing import ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
-from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import codec, offload
 from gateway.wire.framing import (
     ProtocolError,
@@ -56,9 +56,8 @@ class Connection:
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
         self._caches = ConnectionCaches()
-        self._passed_sasl = PassedSasl()
         self._latest: RequestOrdering | None = None
-        self._forwarded: asyncio.Queue[tuple[RequestHeader, ResponseSlot, Screened | None]] = asyncio.Queue()
+        self._broker = AtBroker()
         self._at_broker = ForwardedRequests(listener.forwarding)
         self._upstream: Upstream | None = None
         self._relaying: asyncio.Task[None] | None = None
@@ -235,7 +234,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Let the broker authenticate the client."""
-        outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, slot))
+        outcome = await self._broker.relay_sasl(header, message, await self._connected(tasks, slot))
         if outcome.accepted is not None:
             self._session.accept(outcome.accepted, outcome.lifetime_ms)
             self._client.authenticate()
@@ -327,7 +326,7 @@ class Connection:
             self._client.answer(slot)
             return
         await self._at_broker.acquire(partial(self._client.dispatcher.wait_for_earlier, slot))
-        self._forwarded.put_nowait((header, slot, screened))
+        self._broker.put(header, slot, screened)
         await upstream.send(message)
 
     async def _connected(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
@@ -356,7 +355,7 @@ class Connection:
     async def _relay_responses(self, upstream: Upstream) -> None:
         """Send the broker's responses to the client, in order."""
         while True:
-            header, slot, screened = await self._forwarded.get()
+            header, slot, screened = await self._broker.next(upstream)
             TENANT.set(self._session.tenant(self._peer))
             if await upstream.next_bytes() > HELD_MAX_BYTES and passes_undecoded(header, screened):
                 await relay(upstream, self._client, header, slot, screened)
@@ -395,5 +394,6 @@ class Connection:
             session=self._session,
             caches=self._caches,
             fan_out=self._responses.fan_out,
+            ask_as_client=self._broker.ask if self._session.by_broker else None,
             oversized_bytes=oversized_bytes,
         )

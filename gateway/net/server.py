@@ -39,6 +39,7 @@ from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Upstream
 from gateway.upstream.share_groups import Coordinators, ShareGroups
+from gateway.upstream.streams_topics import StreamsTopics
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.connections.client_config import ClientConfig
@@ -59,9 +60,10 @@ class GatewayOptions:
     If `reply_partition` is None, the gateway chooses a partition at random. If `acls` is None, every client
     may do everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
     coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
-    feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
-    `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it
-    accepts none. Load balancers in `proxies` begin each connection with a header of the PROXY protocol.
+    feature `group.version` is 0, without `streams_protocol` one whose `streams.version` is 0, with
+    `share_groups` OFF one whose feature `share.version` is 0. `telemetry_interval_ms` is the interval at
+    which clients push their metrics to the gateway, or None if it accepts none. Load balancers in `proxies`
+    begin each connection with a header of the PROXY protocol.
     """
 
     client_config: ClientConfig
@@ -77,6 +79,7 @@ class GatewayOptions:
     quotas: Path | None = None
     expose_internal_topics: bool = False
     consumer_protocol: bool = True
+    streams_protocol: bool = True
     share_groups: Coordinators = Coordinators.OURS
     telemetry_interval_ms: int | None = None
     proxies: tuple[Network, ...] = ()
@@ -120,11 +123,13 @@ class Gateway:
             InternalTopics(layout.topics, exposed=options.expose_internal_topics),
             Transactions(cluster, layout),
             ShareGroups(cluster, options.share_groups),
+            StreamsTopics(cluster),
             self._advertised.address,
             layout.sizes.frame_max_bytes,
             authorizer,
             authorizer is not None and not security.by_broker,
             options.consumer_protocol,
+            options.streams_protocol,
             telemetry=telemetry,
             deliveries=None if evidence is None else Deliveries(_now_ms),
         )
@@ -253,6 +258,7 @@ class Gateway:
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self._reports.write()
         self._shared.services.transactions.close()
+        self._shared.services.streams_topics.close()
         self.share_groups.close()
         self._cluster.close()
 

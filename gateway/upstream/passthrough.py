@@ -45,6 +45,11 @@ class PassedSasl:
         self._mechanism: str | None = None
         self._name: str | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """True between the first and the last request of an authentication."""
+        return self._mechanism is not None
+
     async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> SaslReply:
         """Relay a SASL request, and return the reply. No other request may be pending. Raises ProtocolError,
         UpstreamLost.

@@ -29,12 +29,13 @@ from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 # is kafka-python's own message with a patch.
 
 
-# Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
-# which kafka-python lacks. They are built from Kafka's definitions in `gateway/wire/schemas`, as kafka-python
-# builds its own.
+# Messages of the consumer protocol (KIP-848), of share groups (KIP-932), of streams groups (KIP-1071) and of
+# clients' metrics (KIP-714), which kafka-python lacks. They are built from Kafka's definitions in
+# `gateway/wire/schemas`, as kafka-python builds its own.
 _OLDER_MESSAGES = (
     "ConsumerGroupHeartbeat",
     "ShareGroupHeartbeat",
+    "StreamsGroupHeartbeat",
     "ShareFetch",
     "ShareAcknowledge",
     "DescribeShareGroupOffsets",
@@ -155,6 +156,7 @@ _FREQUENT = frozenset(
         ApiKey.OffsetDelete,
         ApiKey.ConsumerGroupHeartbeat,
         ApiKey.ShareGroupHeartbeat,
+        ApiKey.StreamsGroupHeartbeat,
     }
 )
 

@@ -21,6 +21,9 @@ _UNCHANGED = b"\xff\xff\xff\xff"  # the rebalance timeout
 # tagged fields.
 _NOTHING_NEW = b"\0" + _UNCHANGED + b"\0" * 4, b"\0" + _UNCHANGED + b"\0" * 5
 _NOTHING_NEW_SHARED = b"\0" * 3  # rack, names, no tagged fields
+# After the instance id: rack, rebalance timeout, topology, three lists of tasks and the process id, endpoint,
+# tags, two lists of offsets and no shutdown, no tagged fields.
+_NOTHING_NEW_STREAMS = b"\0" + _UNCHANGED + b"\xff" + b"\0" * 4 + b"\xff" + b"\0" * 5
 
 _FLEXIBLE = compact_string(nullable=False), compact_string(nullable=True)
 _PLAIN = plain_string(nullable=False), plain_string(nullable=True)
@@ -59,6 +62,28 @@ class ShareKeepAlive(Record, frozen=True):
     member_epoch: int
     rack_id: None = None
     subscribed_topic_names: None = None
+
+
+class StreamsKeepAlive(Record, frozen=True):
+    """A StreamsGroupHeartbeatRequest in which no field of the member has changed."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    endpoint_information_epoch: int
+    instance_id: str | None
+    rack_id: None = None
+    rebalance_timeout_ms: int = -1
+    topology: None = None
+    active_tasks: None = None
+    standby_tasks: None = None
+    warmup_tasks: None = None
+    process_id: None = None
+    user_endpoint: None = None
+    client_tags: None = None
+    task_offsets: None = None
+    task_end_offsets: None = None
+    shutdown_application: bool = False
 
 
 def _with_fallback(
@@ -107,8 +132,18 @@ def decode_share_heartbeat(header: RequestHeader, message: bytes) -> ShareKeepAl
     return ShareKeepAlive(group_id, member_id, epoch) if message[at:] == _NOTHING_NEW_SHARED else None
 
 
+@_with_fallback
+def decode_streams_heartbeat(header: RequestHeader, message: bytes) -> StreamsKeepAlive | None:
+    """Decode the body of a StreamsGroupHeartbeat. Return None if a field of the member has changed."""
+    group_id, member_id, epoch, at = _head(header, message)
+    (endpoint_epoch,) = _INT32.unpack_from(message, at)
+    instance_id, at = _FLEXIBLE[1](message, at + _INT32.size, _NO_ENTRIES)
+    is_unchanged = message[at:] == _NOTHING_NEW_STREAMS
+    return StreamsKeepAlive(group_id, member_id, epoch, endpoint_epoch, instance_id) if is_unchanged else None
+
+
 def _head(header: RequestHeader, message: bytes) -> tuple[str, str, int, int]:
-    """Return the group, the member and its epoch, which are first in both, and the position after them."""
+    """Return the group, the member and its epoch, the first fields of each, and the position after them."""
     group_id, at = _FLEXIBLE[0](message, skip_tagged_fields(message, header.client_id_end), _NO_ENTRIES)
     member_id, at = _FLEXIBLE[0](message, at, _NO_ENTRIES)
     (member_epoch,) = _INT32.unpack_from(message, at)

@@ -113,12 +113,13 @@ def _other(field: Schema, version: int, flexible: bool) -> Write:
     if kind == "uuid":
         return _id(attribute_of(field))
     if kind.startswith("[]") and "fields" in field:
-        structure = _structure(field, version, flexible)
-        return _list(attribute_of(field), flexible, is_nullable(field, version), structure)
+        return _list(field, flexible, is_nullable(field, version), _structure(field, version, flexible))
     if kind.startswith("[]") and kind[2:] in FORMATS:
         return _number_list(attribute_of(field), flexible, FORMATS[kind[2:]])
-    if "fields" in field and is_nullable(field, version):
-        return _nullable_structure(attribute_of(field), _structure(field, version, flexible))
+    if "fields" in field:
+        structure = _structure(field, version, flexible)
+        inner = _nullable_structure if is_nullable(field, version) else _inner_structure
+        return inner(attribute_of(field), structure)
     raise ValueError(f"field {field['name']} is of type {kind}")
 
 
@@ -149,9 +150,11 @@ def _id(name: str) -> Write:
     return write
 
 
-def _list(name: str, flexible: bool, nullable: bool, write_item: Write) -> Write:
+def _list(field: Schema, flexible: bool, nullable: bool, write_item: Write) -> Write:
+    name, default = attribute_of(field), None if field.get("default") == "null" else ()
+
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
-        items = fields.get(name, ())
+        items = fields.get(name, default)
         if items is None:
             if not nullable:
                 raise ValueError(f"{name} is null")
@@ -174,6 +177,13 @@ def _number_list(name: str, flexible: bool, form: str) -> Write:
         count = len(numbers)
         out += varint(count + 1) if flexible else _INT32.pack(count)
         out += pack(f">{count}{form}", *numbers)
+
+    return write
+
+
+def _inner_structure(name: str, structure: Write) -> Write:
+    def write(out: bytearray, fields: Mapping[str, Any]) -> None:
+        structure(out, fields[name])
 
     return write
 

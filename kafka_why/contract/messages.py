@@ -47,6 +47,7 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTABLE = 120
     FENCED_STATE_EPOCH = 124
     INVALID_REGULAR_EXPRESSION = 128
+    STREAMS_INVALID_TOPOLOGY = 130
 
 
 _NAMES = {error.value: error.name for error in ErrorCode}

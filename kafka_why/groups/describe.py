@@ -25,10 +25,11 @@ from kafka_why.contract.kafka.snapshot import (
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
 from kafka_why.groups.list_groups import TYPES, GroupOffsets, OffsetWithEpoch
+from kafka_why.groups.streams import StreamsRow, process_of, streams_row
 from kafka_why.lag.definitions import LogBounds, lag_records
+from kafka_why.streams_tasks import ACTIVE, role_and_task, task_holder
 from kafka_why.wording import partition_list
 
-_ACTIVE = "active "
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
 """Lags in ms by partition and committed offset."""
@@ -112,9 +113,10 @@ class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
 class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests.
 
-    The fields from `group_epoch` to `classic_members` are for groups with epochs. `unsettled` has a sentence
-    for each member that has not reached the target assignment. `classic_members` use the classic protocol, so
-    a conversion from it is not complete. `behind` is the group's lag, or None unless requested.
+    The fields from `group_epoch` on are for groups with epochs, and `streams` is for streams groups.
+    `unsettled` has a sentence for each member that has not reached the target assignment. `classic_members`
+    use the classic protocol, so a conversion from it is not complete. `behind` is the group's lag, or None
+    unless requested.
     """
 
     group: str
@@ -129,6 +131,7 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unsettled: list[str] = []
     classic_members: list[str] = []
     behind: LagSummary | None = None
+    streams: StreamsRow | None = None
 
 
 def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
@@ -150,11 +153,11 @@ def _consumed_partitions(group: GroupSnapshot, member: MemberSnapshot) -> tuple[
     if not (group.consumer and group.consumer.streams):
         return held
     sources = group.consumer.streams.subtopologies
+    tasks = [task for role, task in map(role_and_task, held) if role == ACTIVE]
     return tuple(
         TopicPartition(topic, number)
-        for task, number in held
-        if task.startswith(_ACTIVE)
-        for topic in sources.get(task.removeprefix(_ACTIVE), ())
+        for subtopology, number in tasks
+        for topic in sources.get(subtopology, ())
     )
 
 
@@ -300,6 +303,7 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
         group_epoch=group.generation,
         target_assignment_epoch=group.consumer.assignment_epoch,
         unsettled=_unsettled_members(group, group.consumer),
+        streams=streams_row(group),
         classic_members=[
             m.member_id for m in group.members if m.consumer and m.consumer.member_type == CLASSIC
         ],
@@ -312,15 +316,20 @@ def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> 
     The sentence names the partitions that the member must revoke, and the ones that it awaits from other
     members.
     """
-    holders = {p: m.member_id for m in group.members for p in assigned_partitions(m) or ()}
-    if details.share:  # members of a share group do not wait for other members
-        holders = {}
-    return [
-        sentence
-        for member in group.members
-        if member.consumer is not None
-        and (sentence := _unsettled(member, member.consumer, details.assignment_epoch, holders)) is not None
-    ]
+    held = {m.member_id: frozenset(assigned_partitions(m) or ()) for m in group.members}
+    processes = {m.member_id: process_of(m) for m in group.members}
+    holders = {p: member_id for member_id, has in held.items() for p in has}
+    sentences = []
+    for member in group.members:
+        if (progress := member.consumer) is None:
+            continue
+        if details.streams:
+            waits = [p for p in flat(progress.target) if p not in held[member.member_id]]
+            holders = {p: task_holder(p, member.member_id, held, processes) or "" for p in waits}
+        elif details.share:  # members of a share group do not wait for other members
+            holders = {}
+        sentences.append(_unsettled(member, progress, details.assignment_epoch, holders))
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _unsettled(

@@ -10,6 +10,7 @@ from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, StateRow
 from kafka_why.groups.list_groups import GroupListRow
+from kafka_why.groups.streams import streams_text
 from kafka_why.wording import Column, VisibleText, render_table, visible_text
 
 # Kafka's broker returns this error. This tool detects it itself, because the coordinator knows no topics.
@@ -225,6 +226,8 @@ def _waits(row: StateRow) -> list[str]:
     if row.unsettled:
         lines += ["", f"Not at the target assignment: {len(row.unsettled)} of {row.members} members"]
         lines += [f"  {sentence}" for sentence in row.unsettled]
+    if row.streams is not None:
+        lines += streams_text(row.streams)
     if row.classic_members:
         classic = len(row.classic_members)
         lines += [

@@ -1,4 +1,4 @@
-"""The metrics of groups with epochs: consumer, share and observed streams groups. The counts by state and of
+"""The metrics of groups with epochs: consumer, share and streams groups. The counts by state and of
 new epochs are Kafka's metrics; the others are the coordinator's own.
 """
 
@@ -19,6 +19,7 @@ from kafka_why.contract.kafka.history import (
     DEAD,
     NOT_READY,
     SHARE,
+    STREAMS,
     ConsumerGroupState,
     EntryType,
     HistoryEntry,
@@ -36,7 +37,11 @@ OWN_SHARES = "group_coordinator_share_group"
 _INITIALIZE, _DELETE = "initialize", "delete"
 _SHARE_STATES = ("initializing", "initialized", "deleting")
 _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
-"""The rows of new epochs that Kafka counts: those of heartbeats, not those of members that leave."""
+"""The rows of new epochs of share groups that Kafka counts: those of heartbeats, not those of members that
+leave.
+"""
+_BY_REMOVAL = "KSH42"
+"""The row of new epochs of streams groups that Kafka does not count: a member was removed."""
 
 
 @dataclass(slots=True)
@@ -61,11 +66,12 @@ class ShareCounts:
 
 
 def is_rebalance(event: HistoryEntry) -> bool:
-    """Return True if Kafka counts this new epoch of a share group as a rebalance.
+    """Return True if Kafka counts this new epoch as a rebalance.
 
     Every epoch of an observed group counts, because its cause is unknown.
     """
-    return event.observed or event.rule in _BY_HEARTBEAT
+    is_counted = event.rule in _BY_HEARTBEAT if event.group_type == SHARE else event.rule != _BY_REMOVAL
+    return event.observed or is_counted
 
 
 def share_counts(counts: ShareCounts) -> Iterator[Metric]:
@@ -145,7 +151,7 @@ OWN = "group_coordinator_consumer_group"
 
 _STATES = {
     SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
-    "streams": (*ConsumerGroupState, NOT_READY),
+    STREAMS: (*ConsumerGroupState, NOT_READY),
 }
 
 
@@ -164,7 +170,7 @@ class EpochCounts:
         if event.group_type == SHARE:
             self.shares.count(event)
         match event.type:
-            case EntryType.GROUP_EPOCH_BUMPED if event.group_type != SHARE or is_rebalance(event):
+            case EntryType.GROUP_EPOCH_BUMPED if is_rebalance(event):
                 self.epochs[event.group_type] += 1
             case EntryType.TARGET_ASSIGNMENT_COMPUTED if event.group_type == CONSUMER:
                 self.computed[event.assignor_name or ""] += 1

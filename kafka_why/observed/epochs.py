@@ -62,11 +62,7 @@ def observe_topics(seen: Observation, record: SubscribedTopics) -> None:
     seen.has_news = True
 
 
-_STATES = {
-    0: MemberState.STABLE,
-    1: MemberState.UNREVOKED_PARTITIONS,
-    2: MemberState.UNRELEASED_PARTITIONS,
-}
+_STATES = {0: MemberState.STABLE, 1: MemberState.UNREVOKED_PARTITIONS, 2: MemberState.UNRELEASED_PARTITIONS}
 # A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
 _FIRST_EPOCH_MAX = 2
 # Rows of reasons that are reported even if members changed, too, because they are independent of members.
@@ -99,13 +95,11 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     epochs.subscriptions[member_id] = now
     if former is not None:
         former_id, was = former
-        fields, reason = _member_fields(member_id, now), "a static member came back"
+        fields, reason = _joining(member_id, now), "a static member came back"
         seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **fields)
     elif was is None:
         epochs.news.joined.append(member_id)
-        seen.record_if_seen(
-            "OB21", EntryType.MEMBER_ADDED, "a new member joined", **_member_fields(member_id, now)
-        )
+        seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_joining(member_id, now))
     if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
         epochs.news.changed[member_id] = what
 
@@ -144,6 +138,11 @@ def _member_fields(member_id: str, member: MemberSubscription) -> dict[str, Any]
         "client_id": member.client_id,
         "client_host": member.client_host,
     }
+
+
+def _joining(member_id: str, member: MemberSubscription) -> dict[str, Any]:
+    process_id = None if member.streams is None else member.streams.process_id
+    return {**_member_fields(member_id, member), "process_id": process_id}
 
 
 def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
@@ -219,7 +218,7 @@ def _begin_history(seen: Observation, epochs: Epochs, before: int) -> None:
         now = epochs.subscriptions.get(member_id)
         if now is not None:
             reason = "a new member joined"
-            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_member_fields(member_id, now))
+            seen.record("OB21", EntryType.MEMBER_ADDED, reason, **_joining(member_id, now))
     for member_id, reason in epochs.news.gone.items():
         seen.record("OB22", EntryType.MEMBER_REMOVED, reason, member_id=member_id)
     if epochs.news.is_new_topology:

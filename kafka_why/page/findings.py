@@ -163,7 +163,10 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
     listed = shortened([names.of(m) if names is not None else m for m in awaited])
     took = duration_text(now_ms - since_ms)
     if view.state == NOT_READY:
+        streams = view.consumer.streams if view.consumer else None
+        detail = (streams.not_ready or "").removesuffix(".") if streams else ""
         sentence = f"For {took}, topics of its topology have been missing or had wrong numbers of partitions"
+        sentence = f"For {took}, no member has had a task. {detail}" if detail else sentence
         yield Finding(FindingKind.REBALANCING, sentence, since_ms)
         return
     whom = f" and waits for {listed}" if awaited else ""

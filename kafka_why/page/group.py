@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.groups.streams import StreamsRow, streams_row
 from kafka_why.lag.definitions import Partition, PartitionLag
 from kafka_why.page.findings import Finding, awaited_members, findings, lines_of
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
@@ -72,7 +73,7 @@ class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GroupPage(Struct, frozen=True, kw_only=True):
     """The data of a group's page, from the history alone if the group has ended.
 
-    `shares` are lines about a share group's partitions.
+    `shares` are lines about a share group's partitions, and `streams` has a streams group's processes.
     """
 
     group_id: str
@@ -92,6 +93,7 @@ class GroupPage(Struct, frozen=True, kw_only=True):
     notes: list[str]
     summary: str
     shares: list[str] = []
+    streams: StreamsRow | None = None
 
 
 def group_page(
@@ -153,6 +155,7 @@ def group_page(
         notes=[*notes, *(names.put_in(note) for note in found.notes)],
         summary=_summary(summary(within, now_ms)),
         shares=[] if view is None or only_time else lines_of(view, now_ms),
+        streams=None if view is None or only_time else streams_row(view),
     )
 
 
@@ -179,6 +182,7 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         notes=["its whole history is older than what its topic keeps"],
         summary="",
         shares=lines_of(view, now_ms),
+        streams=streams_row(view),
     )
 
 

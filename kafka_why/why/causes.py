@@ -85,6 +85,8 @@ _REMOVAL_KINDS_BY_RULE = {
     "TM4": CauseKind.JOIN_TIMEOUT,
     "TM5": CauseKind.SYNC_TIMEOUT,
     "SH33": CauseKind.SESSION_TIMEOUT,
+    "KSM1": CauseKind.SESSION_TIMEOUT,
+    "KSM2": CauseKind.REBALANCE_TIMEOUT,
     "OB22": CauseKind.MEMBER_GONE,
 }
 _EPOCH_KINDS = {
@@ -92,11 +94,14 @@ _EPOCH_KINDS = {
     EntryType.MEMBER_REMOVED: CauseKind.MEMBER_LEFT,
     EntryType.MEMBER_REPLACED: CauseKind.STATIC_MEMBER_RETURNED,
 }
-_TOPICS_CHANGED_RULES = ("HB53", "DN13", "SH23", "OB27", "OB51")
+_TOPICS_CHANGED_RULES = ("HB53", "DN13", "SH23", "KSH47", "KSH50", "OB27", "OB51")
+# Rows whose reason also says whether the topics of a topology are right.
+_TOPOLOGY_RULES = ("KSH47", "KSH50")
 _EPOCH_KINDS_BY_RULE = {
     "SH22": CauseKind.PARTITIONS_INITIALIZED,
     "SI11": CauseKind.COORDINATED_ELSEWHERE,
     "SO10": CauseKind.OFFSETS_ALTERED,
+    "KSH51": CauseKind.SETTINGS_CHANGED,
     "OB43": CauseKind.PARTITIONS_INITIALIZED,
     "OB52": CauseKind.SETTINGS_CHANGED,
 }
@@ -130,6 +135,8 @@ def _reason(bump: HistoryEntry, kind: CauseKind, before: Sequence[HistoryEntry])
     sentences: list[str] = []
     if kind is CauseKind.TOPICS_CHANGED:
         sentences = [event.reason for event in before if event.type is EntryType.TOPICS_CHANGED]
+        if sentences and bump.rule in _TOPOLOGY_RULES:
+            sentences.append(bump.reason)
     if kind is CauseKind.PARTITIONS_INITIALIZED:
         done = [event for event in before if event.type is EntryType.SHARE_PARTITIONS_INITIALIZED]
         sentences = [_initialized_text(event) for event in done]

@@ -102,7 +102,11 @@ def _progress_text(member: Progress, r: Rebalance, names: Names) -> str:
         elif is_gone:
             parts.append(f"did not give up {revoked}")
         else:
-            parts.append(f"has to give up {revoked}")
+            after_ms = member.fenced_after_ms
+            fenced = (
+                "" if after_ms is None else f", or is removed {duration_text(after_ms)} after the request"
+            )
+            parts.append(f"has to give up {revoked}{fenced}")
     if member.waited_for:
         awaited = " and ".join(_awaited_text(partitions, names) for partitions in member.waited_for)
         waits = "waited in vain" if is_gone else "waits"

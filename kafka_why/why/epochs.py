@@ -13,6 +13,7 @@ from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
 from kafka_why.why.reconciling import ReconciliationTracker
 from kafka_why.why.segments import IncarnationHistory, TopicNames, joined_in, removed_in
+from kafka_why.why.tasks import compare_tasks, task_moves, tasks_of
 
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {
@@ -219,6 +220,8 @@ def _build_rebalance(
     progress = tracker.progress(began_ms)
     settled = [p for p in progress if p.settled_after_ms is not None]
     ended = ended_ms is not None
+    is_streams, before = last.group_type == STREAMS, segment.before
+    is_known = ended and before is not None and after is not None
     return Rebalance(
         number=0,
         incarnation=incarnation,
@@ -243,11 +246,12 @@ def _build_rebalance(
         unsynced=[],
         leader_id=None,
         protocol_name=next((e.assignor_name for e in reversed(epochs) if e.assignor_name), None),
-        moves=_moves(segment.before, after, last.group_type) if ended else None,
+        moves=_moves(before, after, last.group_type) if ended else None,
         idle=tracker.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
-        has_tasks=last.group_type == STREAMS,
+        has_tasks=is_streams,
+        tasks=task_moves(before or {}, after or {}, tracker.processes) if is_streams and is_known else None,
         is_shared=last.group_type == SHARE,
         epochs=epochs,
         progress=progress,
@@ -277,6 +281,7 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
                     target_after_ms=event.at_ms - began_ms,
                     assignor_name=event.assignor_name,
                     changed_targets=None if event.targets is None else len(event.targets),
+                    missing_standbys=tasks_of(event.partitions),
                 )
                 if change.target_after_ms is None
                 else change
@@ -300,4 +305,6 @@ def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> 
         return None
     if group_type == SHARE:
         return compare_shared(before, after)
+    if group_type == STREAMS:
+        return compare_tasks(before, after)
     return replace(compare(before, after), needless=None)

@@ -133,7 +133,8 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     or of a later one, was computed, or None if it is not computed yet. `changed_targets` is the number of
     members whose target this assignment changed. In a share group a new target assignment waits for the
     assignment interval. There `last_target_before_ms` is the time from the last target assignment to this
-    change, or None if unknown.
+    change, or None if unknown. `missing_standbys` are standby tasks of a streams group with too few
+    copies, by subtopology.
     """
 
     epoch: int
@@ -143,6 +144,34 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     assignor_name: str | None
     changed_targets: int | None
     last_target_before_ms: int | None = None
+    missing_standbys: dict[str, list[int]] = {}
+
+
+class TaskMoves(Struct, frozen=True, kw_only=True):
+    """The active tasks of a streams group that a rebalance gave to other members, by subtopology, and the
+    state that they found there.
+
+    `promoted`: the process of the new member had the task before, mostly as a standby, so its state is there.
+    `without_copy`: it did not, so a stateful task restores its state from its changelog topics. `standby` is
+    the number of standby tasks after the rebalance, and `new_standby` that of those in processes that did not
+    have the task before.
+    """
+
+    promoted: dict[str, list[int]]
+    without_copy: dict[str, list[int]]
+    standby: int
+    new_standby: int
+
+
+class StreamsNow(Struct, frozen=True, kw_only=True):
+    """The reasons why members of a streams group have no tasks, and why the application may end. `not_ready`
+    says why the topology is not valid. The times are those since when this holds.
+    """
+
+    not_ready: str | None = None
+    not_ready_since_ms: int = 0
+    shutdown_requested_by: str | None = None
+    shutdown_at_ms: int = 0
 
 
 class AwaitedPartitions(Struct, frozen=True):
@@ -161,7 +190,8 @@ class Progress(Struct, frozen=True, kw_only=True):
     that the client took, or None if it has not given up all of them, or was never asked. `waited_for` are
     partitions that other members had to give up first. `waiting_ms` is the time until the member had all of
     them, or None if it still waits. `settled_after_ms` is the time from the beginning of the rebalance until
-    the member reached its target, or None if it has not.
+    the member reached its target, or None if it has not. While the member has to give up partitions,
+    `fenced_after_ms` is the time from the coordinator's request until the member is removed if it does not.
     """
 
     member_id: str
@@ -170,6 +200,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     waited_for: list[AwaitedPartitions]
     waiting_ms: int | None
     settled_after_ms: int | None
+    fenced_after_ms: int | None = None
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
@@ -278,8 +309,9 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     change that requires the next target assignment supersedes the rebalance.
 
     If `has_tasks`, the group is a streams group, and partitions are tasks, with `active 0` (role and
-    subtopology) in place of a topic. If `is_shared`, the group is a share group. `converted` describes the
-    group's change of protocol during the rebalance, or is None. `clients_said` are metrics that clients
+    subtopology) in place of a topic. Then `moves` counts active tasks, and `tasks` says where their state
+    was. If `is_shared`, the group is a share group. `converted` describes the group's change of protocol
+    during the rebalance, or is None. `clients_said` are metrics that clients
     pushed to a gateway. If the rebalance began because a member left, and its client came back later as a new
     member (same client id and host), `returned` is the new member.
 
@@ -326,6 +358,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     clients_said: list[ClientMetrics] = []
     began_within_ms: int | None = None
     returned: Joined | None = None
+    tasks: TaskMoves | None = None
 
     @property
     def is_begin_unknown(self) -> bool:

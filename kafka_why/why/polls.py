@@ -36,19 +36,16 @@ from kafka_why.observed.records import ClassicMember
 from kafka_why.wire.group_descriptions import (
     ConsumerGroupDescribeRequest,
     ShareGroupDescribeRequest,
-    message_class,
+    StreamsGroupDescribeRequest,
 )
 
-# Not among the gateway's messages, because the gateway forwards them without decoding them.
-_StreamsGroupDescribeRequest = message_class("StreamsGroupDescribeRequest")
-_StreamsGroupDescribeResponse = message_class("StreamsGroupDescribeResponse")
 _TIMEOUT_MS = 10_000
 _BY_CLASSIC_PROTOCOL = 0
 _REQUESTS: dict[str, Callable[[str], Any]] = {
     CLASSIC: lambda group_id: DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
     CONSUMER: lambda group_id: ConsumerGroupDescribeRequest(group_ids=[group_id]),
     SHARE: lambda group_id: ShareGroupDescribeRequest(group_ids=[group_id]),
-    STREAMS: lambda group_id: _StreamsGroupDescribeRequest(group_ids=[group_id]),
+    STREAMS: lambda group_id: StreamsGroupDescribeRequest(group_ids=[group_id]),
 }
 
 

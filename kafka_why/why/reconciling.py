@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry, MemberState
+from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry, MemberState
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
+from kafka_why.streams_tasks import ACTIVE, role_and_task, task_holder
 from kafka_why.why.model import AwaitedPartitions, Idle, Progress
 from kafka_why.why.moves import Partitions
 
 _NOTHING: Partitions = frozenset()
-_ACTIVE = "active "
 
 
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
@@ -27,17 +27,19 @@ class _MemberProgress:
     waiting_since_ms: int | None = None
     waited_until_ms: int | None = None
     settled_ms: int | None = None
+    fenced_after_ms: int | None = None
 
 
 class ReconciliationTracker:
     """A tracker of each member's partitions during rebalances. `begin` starts a rebalance.
 
     `assigned` has the partitions that each member may use, as far as the history shows them. `is_complete` is
-    True if the history shows them for all members.
+    True if the history shows them for all members. `processes` are those of a streams group's members.
     """
 
     def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
         self.assigned: dict[MemberId, Partitions] = dict(assigned or {})
+        self.processes: dict[MemberId, str] = {}
         self.is_complete = assigned is not None
         self._revoking: dict[MemberId, Partitions] = {}
         self._progress: dict[MemberId, _MemberProgress] = {}
@@ -57,6 +59,8 @@ class ReconciliationTracker:
     def apply(self, event: HistoryEntry) -> None:
         """Apply one entry."""
         member_id = event.member_id
+        if member_id is not None and event.process_id is not None:
+            self.processes[member_id] = event.process_id
         match event.type:
             case EntryType.MEMBER_ADDED if member_id is not None:
                 self.assigned.setdefault(member_id, _NOTHING)
@@ -94,17 +98,28 @@ class ReconciliationTracker:
             progress.revoking_ms = max(event.took_ms, progress.revoking_ms or 0)
         if revoking - before:
             progress.revoked |= revoking
-        holders = {p: holder for holder, held in self._held().items() for p in held if holder != member_id}
-        for partition in sorted(awaiting):
-            progress.waited_for.setdefault(partition, holders.get(partition))
+        if new := sorted(awaiting - progress.waited_for.keys()):
+            progress.waited_for |= self._holders(member_id, new, event.group_type)
         if awaiting and progress.waiting_since_ms is None:
             progress.waiting_since_ms = event.at_ms
         if not awaiting and progress.waiting_since_ms is not None and progress.waited_until_ms is None:
             progress.waited_until_ms = event.at_ms
+        has_deadline = revoking and event.deadline_ms is not None
+        progress.fenced_after_ms = (event.deadline_ms or 0) - event.at_ms if has_deadline else None
         self._revoking[member_id] = revoking
         self._set(member_id, flat(event.assigned), event)
         settled = event.member_state == MemberState.STABLE and event.member_epoch == event.assignment_epoch
         progress.settled_ms = event.at_ms if settled else None
+
+    def _holders(
+        self, member_id: MemberId, awaited: Iterable[TopicPartition], group_type: str
+    ) -> dict[TopicPartition, MemberId | None]:
+        """Return the member that each partition is awaited from, or None if it has left."""
+        held = self._held()
+        if group_type == STREAMS:
+            return {p: task_holder(p, member_id, held, self.processes) for p in awaited}
+        holders = {p: holder for holder, has in held.items() for p in has if holder != member_id}
+        return {p: holders.get(p) for p in awaited}
 
     def _held(self) -> dict[MemberId, Partitions]:
         """Return the partitions that each member may use or has not given up yet."""
@@ -124,7 +139,7 @@ class ReconciliationTracker:
         for partition in freed:
             self._free_since[partition] = at_ms
         for partition in partitions - before:
-            if event.group_type == "streams" and not partition.topic.startswith(_ACTIVE):
+            if event.group_type == STREAMS and role_and_task(partition)[0] != ACTIVE:
                 continue  # a standby task does not consume
             since_ms = self._free_since.pop(partition, at_ms)
             if at_ms > since_ms:
@@ -157,6 +172,7 @@ class ReconciliationTracker:
                     else progress.waited_until_ms - progress.waiting_since_ms
                 ),
                 settled_after_ms=None if progress.settled_ms is None else progress.settled_ms - began_ms,
+                fenced_after_ms=progress.fenced_after_ms,
             )
             for member_id, progress in self._progress.items()
         ]

@@ -12,12 +12,20 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NO_TELEMETRY, Telemetry, with_client_metrics
 from kafka_why.why.deliveries.report import DeliveryReport
-from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharePartitionStates
+from kafka_why.why.model import (
+    CauseKind,
+    Joined,
+    Rebalance,
+    RebalanceOutcome,
+    SharePartitionStates,
+    StreamsNow,
+)
 from kafka_why.why.moves import AssignmentDecoder
 from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, history_notes
 from kafka_why.why.share_state import share_partitions_after
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
+from kafka_why.why.tasks import streams_now
 from kafka_why.wording import Clock, Names, clients_of, count, lasting_name, shortened
 
 OBSERVED = (
@@ -34,7 +42,8 @@ class HistoryAnalysis:
     Of the entries, only `first`, `last` and `removals` (about removed members) are retained. `members` are
     the members after the last entry. `states` and `lanes` are for the page's timeline. `notes` name gaps and
     faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members. `shares`
-    is None unless the group is a share group.
+    is None unless the group is a share group. `streams` is None
+    unless it is a streams group.
     """
 
     first: HistoryEntry
@@ -49,6 +58,7 @@ class HistoryAnalysis:
     clients: dict[MemberId, str]
     names: Names
     shares: SharePartitionStates | None = None
+    streams: StreamsNow | None = None
 
 
 def analyze(
@@ -88,6 +98,7 @@ def analyze(
         clients=clients,
         names=names_in(members, rebalances, clients),
         shares=share_partitions_after(last_life.entries),
+        streams=streams_now(last_life.entries),
     )
 
 
@@ -205,8 +216,8 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
     gaps and faults. `generation` is the group epoch unless `group_type` is `classic`. `clients` is the result
-    of `kafka_why.wording.clients_of`. `shares` and `deliveries` are set for a share group. `unnamed` is the
-    number of members that brokers' logs do not name.
+    of `kafka_why.wording.clients_of`. `shares` and `deliveries` are set for a share group, `streams` for a
+    streams group. `unnamed` is the number of members that brokers' logs do not name.
     """
 
     group_id: str
@@ -225,6 +236,7 @@ class Report(Struct, frozen=True, kw_only=True):
     shares: SharePartitionStates | None = None
     deliveries: DeliveryReport | None = None
     unnamed: int = 0
+    streams: StreamsNow | None = None
 
 
 def report(
@@ -262,6 +274,7 @@ def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: i
         group_type=analysis.last.group_type,
         clients=analysis.clients,
         shares=analysis.shares,
+        streams=analysis.streams,
     )
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import structs
 
 from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
-from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, GroupState, HistoryEntry
+from kafka_why.contract.kafka.history import BY_EPOCHS, STREAMS, EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.snapshot import NamedPartitions
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.model import Joined, RebalanceOutcome, Removed
@@ -158,11 +158,17 @@ def history_notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: b
     refused = [e for e in group_lives[-1].entries if e.type == EntryType.JOIN_REFUSED]
     if refused:
         times = "once" if len(refused) == 1 else f"{len(refused)} times"
-        found.append(f"JoinGroup was refused {times}; the last reason: {refused[-1].reason}")
+        found.append(f"{_refused(refused[-1])} was refused {times}; the last reason: {refused[-1].reason}")
     marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
     if marks and marks[-1].type == EntryType.QUARANTINED:
         found.append(f"the group is quarantined, so its deadlines do not fire: {marks[-1].reason}")
     return found
+
+
+def _refused(event: AnyHistoryEntry) -> str:
+    if isinstance(event, HistoryEntry) and event.group_type == STREAMS:
+        return f"a join of {event.client_id} at {event.client_host}"
+    return "JoinGroup"
 
 
 def _late_begin_reason(first: AnyHistoryEntry) -> str:

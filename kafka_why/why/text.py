@@ -14,6 +14,7 @@ from kafka_why.why.epoch_text import epoch_lines
 from kafka_why.why.model import CauseKind, ClientRole, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, names_in
 from kafka_why.why.share_state import share_lines
+from kafka_why.why.tasks import streams_lines, task_lines
 from kafka_why.why.work import work_lines
 from kafka_why.wording import (
     INDENT,
@@ -99,6 +100,8 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
                 yield "", "needlessly: from owners that stayed, although an even split did not need it"
     if report.shares is not None:
         yield from share_lines(report.shares, report.now_ms)
+    if report.streams is not None:
+        yield from streams_lines(report.streams, report.now_ms, clock, names)
     for note in report.notes:
         yield "Note", names.put_in(note)
 
@@ -136,6 +139,7 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     elif r.assignment_bytes:
         sizes = [f"{names.of(m)} {size}" for m, size in r.assignment_bytes.items()]
         yield "assigned", f"bytes that are not a consumer assignment: {shortened(sizes)}"
+    yield from task_lines(r)
     yield from work_lines(r, names)
     if r.idle is not None and r.idle.partitions and r.idle.longest_ms:
         longest = duration_text(r.idle.longest_ms)
@@ -147,7 +151,7 @@ def _cause_lines(r: Rebalance, names: Names) -> Lines:
     """Yield the reason of the rebalance, the request or deadline that began it, and the member that caused
     it.
     """
-    if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason):
+    if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason) or _has_more(r):
         yield "why", names.put_in(r.cause.reason)
     if partitions := _new_partitions(r):
         yield "likely", f"topics gained partitions, so members rejoined: {partitions} had no owner before"
@@ -159,6 +163,11 @@ def _cause_lines(r: Rebalance, names: Names) -> Lines:
     if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
         host = f" at {r.cause.client_host}" if r.cause.client_host else ""
         yield "member", f"{r.cause.member_ids[0]}{host}"
+
+
+def _has_more(r: Rebalance) -> bool:
+    """Return True if a new epoch of a streams group has more reasons than the member of its cause."""
+    return r.has_tasks and "; " in r.cause.reason
 
 
 def _new_partitions(r: Rebalance) -> str:
@@ -192,9 +201,12 @@ def _took_text(r: Rebalance, now_ms: int) -> str:
     if r.began_within_ms:
         lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"
     if r.outcome is RebalanceOutcome.UNDER_WAY:
+        has_target = any(new.target_after_ms is not None for new in r.epochs)
         now = (
             "waiting for a heartbeat to compute the target assignment"
-            if r.is_shared and not any(new.target_after_ms is not None for new in r.epochs)
+            if r.is_shared and not has_target
+            else "waiting for the initial delay, the assignment interval or a heartbeat"
+            if r.has_tasks and not has_target
             else "waiting for members to reach the target assignment"
             if r.has_epochs
             else "waiting for members to join"

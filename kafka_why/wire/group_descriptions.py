@@ -1,5 +1,5 @@
-"""Requests that describe consumer and share groups, which kafka-python lacks. Their classes are generated
-from Kafka's own definitions in `kafka_why/wire/schemas`, as kafka-python generates its own.
+"""Requests that describe consumer, share and streams groups, which kafka-python lacks. Their classes are
+generated from Kafka's own definitions in `kafka_why/wire/schemas`, as kafka-python generates its own.
 """
 
 from types import new_class
@@ -30,3 +30,5 @@ ConsumerGroupDescribeRequest = message_class("ConsumerGroupDescribeRequest")
 ConsumerGroupDescribeResponse = message_class("ConsumerGroupDescribeResponse", json_patch=_patched)
 ShareGroupDescribeRequest = message_class("ShareGroupDescribeRequest")
 ShareGroupDescribeResponse = message_class("ShareGroupDescribeResponse", json_patch=_patched)
+StreamsGroupDescribeRequest = message_class("StreamsGroupDescribeRequest")
+StreamsGroupDescribeResponse = message_class("StreamsGroupDescribeResponse", json_patch=_patched)

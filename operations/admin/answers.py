@@ -5,11 +5,13 @@ from typing import Any
 
 from msgspec import UNSET
 
+from kafka_why.contract.kafka.history import SHARE, STREAMS
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
     DescribeGroupResponse,
+    EpochsDescription,
     OffsetFetchResponse,
     ShareGroupDescribeResponse,
     ShareGroupMemberDescription,
@@ -21,12 +23,25 @@ from kafka_why.contract.kafka.snapshot import (
     MemberSnapshot,
     NamedPartitions,
     ShareSnapshot,
+    StreamsMemberSnapshot,
+)
+from kafka_why.contract.kafka.streams_responses import (
+    NO_TASKS,
+    StreamsAssignment,
+    StreamsGroupDescribeResponse,
+    StreamsGroupMemberDescription,
 )
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
 from kafka_why.groups.gather import snapshot_without_times
 from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch
+from kafka_why.streams_tasks import ACTIVE, STANDBY, WARM_UP
 
-AnyDescription = DescribeGroupResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
+AnyDescription = (
+    DescribeGroupResponse
+    | ConsumerGroupDescribeResponse
+    | ShareGroupDescribeResponse
+    | StreamsGroupDescribeResponse
+)
 _CLASSIC_MEMBER = 0
 
 
@@ -46,13 +61,25 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
                 for m in answer.members
             ],
         )
-    is_share = isinstance(answer, ShareGroupDescribeResponse)
+    if isinstance(answer, StreamsGroupDescribeResponse):
+        pending = answer.pending or {}
+        members = [_streams_member(m, pending.get(m.member_id, NO_TASKS)) for m in answer.members]
+        return _with_epochs(answer, STREAMS, members, streams=answer.streams)
+    of_members = [_member_with_epochs(member) for member in answer.members]
+    if isinstance(answer, ShareGroupDescribeResponse):
+        return _with_epochs(answer, SHARE, of_members, share=ShareSnapshot({}, {}, {}))
+    return _with_epochs(answer, PROTOCOL_TYPE, of_members)
+
+
+def _with_epochs(
+    answer: EpochsDescription, protocol_type: str, members: list[MemberSnapshot], **details: Any
+) -> GroupSnapshot:
     return snapshot_without_times(
         answer.group_id,
         answer.group_state,
         generation=answer.group_epoch,
-        protocol_type="share" if is_share else PROTOCOL_TYPE,
-        members=[_member_with_epochs(member) for member in answer.members],
+        protocol_type=protocol_type,
+        members=members,
         consumer=ConsumerGroupSnapshot(
             assignment_epoch=answer.assignment_epoch,
             assignor_name=answer.assignor_name,
@@ -60,7 +87,7 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
             resolved_regexes={},
             unknown_topics=[],
             unresolved_regexes=[],
-            share=ShareSnapshot({}, {}, {}) if is_share else UNSET,
+            **details,
         ),
     )
 
@@ -109,6 +136,49 @@ def _member_with_epochs(
             member_type=type_,
         ),
     )
+
+
+def _streams_member(member: StreamsGroupMemberDescription, pending: StreamsAssignment) -> MemberSnapshot:
+    endpoint = member.user_endpoint
+    return _member(
+        member,
+        member.instance_id,
+        consumer=ConsumerMemberSnapshot(
+            member_epoch=member.member_epoch,
+            previous_epoch=-1,
+            state="",
+            rack_id=member.rack_id,
+            subscribed_topic_names=[],
+            subscribed_topic_regex="",
+            server_assignor=None,
+            assigned=_by_role(member.assignment),
+            revoking=_by_role(pending),
+            target=_by_role(member.target_assignment),
+            member_type=STREAMS,
+            streams=StreamsMemberSnapshot(
+                member.topology_epoch,
+                member.process_id,
+                None if endpoint is None else str(endpoint),
+                {tag.key: tag.value for tag in member.client_tags},
+                _lags(member),
+            ),
+        ),
+    )
+
+
+def _lags(member: StreamsGroupMemberDescription) -> dict[str, int]:
+    ends = {(end.subtopology_id, end.partition): end.offset for end in member.task_end_offsets}
+    return {
+        f"{at.subtopology_id}_{at.partition}": max(ends[at.subtopology_id, at.partition] - at.offset, 0)
+        for at in member.task_offsets
+        if (at.subtopology_id, at.partition) in ends
+    }
+
+
+def _by_role(tasks: StreamsAssignment) -> NamedPartitions:
+    """Return the tasks by role and subtopology, as the group's view has them."""
+    roles = ((ACTIVE, tasks.active_tasks), (STANDBY, tasks.standby_tasks), (WARM_UP, tasks.warmup_tasks))
+    return {f"{role} {has.subtopology_id}": has.partitions for role, of_role in roles for has in of_role}
 
 
 def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:

@@ -31,6 +31,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import NO_GENERATION, OffsetCommitResponse, TopicErrors
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe
 from kafka_why.contract.messages import ErrorCode, ReleaseGroup, Request, Response
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.gather import Answers, KnownTypes, TopicGroupDescriber
@@ -42,9 +43,14 @@ K = TypeVar("K")
 A = TypeVar("A", bound=Response)
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
-_DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe]
+_DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe | StreamsGroupDescribe]
 _DESCRIBE: Mapping[str, tuple[_DescribeRequest, int]] = MappingProxyType(
-    {"classic": (DescribeGroup, 5), "consumer": (ConsumerGroupDescribe, 1), "share": (ShareGroupDescribe, 1)}
+    {
+        "classic": (DescribeGroup, 5),
+        "consumer": (ConsumerGroupDescribe, 1),
+        "share": (ShareGroupDescribe, 1),
+        "streams": (StreamsGroupDescribe, 1),
+    }
 )
 FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERSION = 9, 9, 2, 0, 5
 
@@ -258,7 +264,7 @@ class ObservedGroups(TopicGroupDescriber, GroupRequests):
 
 def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
     """Return the responses. Refusals because the group is of another protocol are left out; for
-    ConsumerGroupDescribe and ShareGroupDescribe such a refusal is GROUP_ID_NOT_FOUND.
+    ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe such a refusal is GROUP_ID_NOT_FOUND.
     """
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}

@@ -29,7 +29,7 @@ from assignors.rocketmq.api import (
 from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
 from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.assign.parsing import ByTopic
-from kafka_why.contract.kafka.history import DEAD, GroupState
+from kafka_why.contract.kafka.history import DEAD, SHARE, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
@@ -156,10 +156,8 @@ def live_group(
     InputError for a group without members, and for a classic group that is not Stable, because only then does
     the coordinator return the members' subscriptions.
     """
-    if (type_ := described.group_type) in ("share", "streams"):
-        raise InputError(
-            f"group {described.group_id} is a {type_} group, whose assignors are of another kind"
-        )
+    if described.group_type == SHARE:
+        raise InputError(f"group {described.group_id} is a share group, whose assignors are of another kind")
     state = described.state
     if state in _NO_ANSWER or (not described.consumer and state != GroupState.STABLE):
         reason = _NO_ANSWER.get(state, f"is {state}: retry when it is Stable")
@@ -230,7 +228,8 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
 
     `moves` is None if the current assignment is unknown. `rounds` is the number of rebalances needed;
     `handed_over` is the number of partitions that the first rebalance revokes and the second one assigns.
-    `nobodys` are partitions that no member consumes.
+    `nobodys` are partitions that no member consumes. `noun` is `task` for a streams group: the shares are
+    then tasks by role and subtopology, and `nobodys` are standby tasks with too few copies.
     """
 
     strategy: str
@@ -241,6 +240,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
     moves: Moves | None = None
     rounds: int = 1
     handed_over: int = 0
+    noun: str = "partition"
 
 
 def current_result(group: GroupSpec, current: Holdings) -> StrategyResult:
@@ -317,7 +317,7 @@ def summary_text(outcomes: Sequence[StrategyResult]) -> VisibleText:
 
 def _members(outcome: StrategyResult, names: Names) -> VisibleText:
     moves = {} if outcome.moves is None else {m.member_id: m for m in outcome.moves.members}
-    headings = ["MEMBER", "#PARTITIONS"]
+    headings = ["MEMBER", f"#{outcome.noun.upper()}S"]
     headings += ["WEIGHT"] if outcome.weight_spread else []
     headings += ["GAINS", "LOSES"] if moves else []
     rows = []
@@ -332,19 +332,22 @@ def _members(outcome: StrategyResult, names: Names) -> VisibleText:
 
 
 def _remarks(outcome: StrategyResult) -> Iterator[str]:
-    yield f"spread: {_spread_text(outcome.spread)} partitions per member"
+    noun = f"{outcome.noun}s"
+    yield f"spread: {_spread_text(outcome.spread)} {noun} per member"
     if outcome.weight_spread is not None:
         yield f"weight: {_spread_text(outcome.weight_spread)} a member"
     if outcome.moves is not None:
         moves = outcome.moves
-        yield f"moved: {moves.moved} of {moves.partitions} partitions, {moves.needless} needlessly"
+        needlessly = "" if moves.needless is None else f", {moves.needless} needlessly"
+        yield f"moved: {moves.moved} of {moves.partitions} {noun}{needlessly}"
     if outcome.rounds > 1:
         yield (
             f"rounds: {outcome.rounds}; the first revokes {outcome.handed_over} partitions, "
             "the second assigns them, all other partitions stay consumed"
         )
     if outcome.nobodys:
-        yield f"no member consumes {topics_text(outcome.nobodys)}"
+        what = "no member consumes" if outcome.noun == "partition" else "too few processes for all copies of"
+        yield f"{what} {topics_text(outcome.nobodys)}"
 
 
 def _spread_text(spread: Spread) -> str:

@@ -56,6 +56,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.protocols import protocol_of, view_of
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup, next_scan
 from state.rocketmq.protocol import snapshot
 
@@ -158,6 +159,12 @@ _DEADLINE_TEXTS: Mapping[type, Mapping[TimerKind, str]] = {
         TimerKind.PARKED: "an administrator is answered, whatever the share coordinator has done",
         TimerKind.TASK: "tasks that the share coordinator has not done get an entry",
     },
+    StreamsGroup: {
+        TimerKind.INITIAL_DELAY: "the first tasks are assigned, whoever has joined",
+        TimerKind.HEARTBEAT: "the session of {} ends",
+        TimerKind.REBALANCE: "{} has to have given up its tasks",
+        TimerKind.RETENTION: "offsets are checked for expiry",
+    },
     ClassicGroup: {
         TimerKind.HEARTBEAT: "the session of {} ends",
         TimerKind.JOIN: "the round ends, whoever has joined",
@@ -189,7 +196,7 @@ def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None
     ids.update(group.members if group is not None else ())
     if isinstance(group, ClassicGroup):
         ids.update(group.pending_members)
-    if isinstance(group, ConsumerGroup | ShareGroup):
+    if isinstance(group, ConsumerGroup | ShareGroup | StreamsGroup):
         clients |= {
             m.member_id: m.instance_id or m.client_id for m in group.members.values() if is_bare(m.member_id)
         }

@@ -28,6 +28,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot
 
@@ -304,6 +305,12 @@ def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
     }
     if isinstance(group, ShareGroup):
         return fields
+    if isinstance(group, StreamsGroup):
+        return fields | {
+            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+            "member_state": has.state,
+            "revoking": has.revoking,
+        }
     classic = group.members[member.member_id].classic
     return fields | {
         "protocols": None if classic is None else [p.name for p in classic.protocols],

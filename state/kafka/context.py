@@ -18,6 +18,7 @@ from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import ConfigsOnly, Group, PendingOffsets
 from state.kafka.share_group import ShareGroup, ShareMember
+from state.kafka.streams_group import StreamsGroup, StreamsGroupMember
 from state.protocol import BaseContext
 
 # The effects of a step, as data.
@@ -29,7 +30,7 @@ from state.protocol import BaseContext
 # therefore never sees two different outcomes.
 
 
-KafkaGroup = ClassicGroup | ConsumerGroup | ShareGroup
+KafkaGroup = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 class Reply(Struct, frozen=True):
@@ -110,7 +111,7 @@ RuleAndError = tuple[RuleId, ErrorCode]
 """The outcome of a check, and the row that decided it."""
 
 
-AnyMember = ClassicGroupMember | ConsumerMember | ShareMember
+AnyMember = ClassicGroupMember | ConsumerMember | ShareMember | StreamsGroupMember
 
 
 class Saved(Struct, frozen=True):

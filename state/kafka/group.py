@@ -15,10 +15,10 @@ from kafka_why.contract.messages import SettingValue
 
 # The deadlines of a group and their order.
 #
-# The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then session before
-# rebalance before join before sync before parked before task before retention; then, in a classic group,
-# the order in which members joined, members before pending ids, and in a consumer group the member id (row
-# TM14).
+# The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then the initial
+# delay of a streams group before session before rebalance before join before sync before parked before task
+# before retention; then, in a classic group, the order in which members joined, members before pending ids,
+# and in a consumer group the member id (row TM14).
 
 
 class TimerKind(IntEnum):
@@ -26,7 +26,8 @@ class TimerKind(IntEnum):
 
     In a classic group, JOIN and SYNC are timers of the rebalance. In a consumer group they are timers of a
     classic member, and REBALANCE is that of a member that has to revoke partitions. In a share group, PARKED
-    is that of requests that wait for the share coordinator, and TASK that of the tasks for it.
+    is that of requests that wait for the share coordinator, and TASK that of the tasks for it. In a streams
+    group, INITIAL_DELAY is the time before the first target assignment, in which more members may join.
     """
 
     HEARTBEAT = 0
@@ -36,9 +37,11 @@ class TimerKind(IntEnum):
     REBALANCE = 4
     PARKED = 5
     TASK = 6
+    INITIAL_DELAY = 7
 
 
 _ORDER = (
+    TimerKind.INITIAL_DELAY,
     TimerKind.HEARTBEAT,
     TimerKind.REBALANCE,
     TimerKind.JOIN,
@@ -263,6 +266,14 @@ class ModernGroup(Group):
     assignment_timestamp_ms: int = 0
     metadata_hash: bytes = b""
     metadata_stale: bool = True
+
+    def subscribed(self) -> set[str]:
+        """Return the names of all topics that members read."""
+        raise NotImplementedError
+
+    def required_topics(self) -> set[str]:
+        """Return the names of the topics that the group epoch depends on."""
+        return self.subscribed()
 
     @property
     def generation(self) -> int:

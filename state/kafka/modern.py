@@ -23,6 +23,7 @@ from state.kafka.context import RuleId, StepContext
 from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
 from state.kafka.offsets import remember_deleted
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.protocol import Handler, RequestRefusal, WhyRefused
 
 # The refusal of a request to a group with epochs. The group may already be changed when it is raised: the
@@ -173,30 +174,31 @@ _FINGERPRINT_BYTES = 16
 
 AnyModernGroup = ConsumerGroup | ShareGroup
 """A group whose members subscribe to topics. `topics` are the known ones."""
+_GroupWithTopics = AnyModernGroup | StreamsGroup
 
 
-def fingerprint(group: AnyModernGroup) -> bytes:
-    """Return the fingerprint of the existing topics that members subscribe to, b"" without any.
+def fingerprint(group: _GroupWithTopics) -> bytes:
+    """Return the fingerprint of the existing topics that the group requires, b"" without any.
 
     Racks are not included, because no server-side assignor uses them.
     """
-    subscribed = group.subscribed()
+    required = group.required_topics()
     topics = sorted(
         (name, topic.topic_id, topic.partitions)
         for name, topic in group.topics.items()
-        if topic is not None and name in subscribed
+        if topic is not None and name in required
     )
     return blake2b(msgpack.encode(topics), digest_size=_FINGERPRINT_BYTES).digest() if topics else b""
 
 
-def refresh_fingerprint(group: AnyModernGroup) -> bool:
+def refresh_fingerprint(group: _GroupWithTopics) -> bool:
     """Recompute the fingerprint of the group's topics, and return True if it has changed (rows MD9, MD10)."""
     before, group.metadata_hash = group.metadata_hash, fingerprint(group)
     group.metadata_stale = False
     return group.metadata_hash != before
 
 
-def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicImages | None) -> None:
+def merge_reported(context: StepContext, group: _GroupWithTopics, images: TopicImages | None) -> None:
     """Add the topics that a request reports to the known ones (row MI7). `images` is None if the sender could
     not read the topics.
     """
@@ -213,7 +215,7 @@ def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicIma
 
 
 def store_watched(
-    context: StepContext, group: AnyModernGroup, images: TopicImages, names: Collection[str]
+    context: StepContext, group: _GroupWithTopics, images: TopicImages, names: Collection[str]
 ) -> Topics:
     """Store the topic watcher's reports of the topics with these names, and return the topics that changed.
     No epoch changes: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
@@ -235,7 +237,7 @@ def store_watched(
     return found
 
 
-def _add(group: AnyModernGroup, found: Topics) -> None:
+def _add(group: _GroupWithTopics, found: Topics) -> None:
     group.topics = dict(sorted({**group.topics, **found}.items()))
     group.metadata_stale = True
 

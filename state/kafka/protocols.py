@@ -70,6 +70,8 @@ from state.kafka.modern import RequestRefused, answer_refused
 from state.kafka.offsets import answer_fetch, arm_retention, retention_pass, topic_metadata
 from state.kafka.protocol import Before, KafkaProtocol, answer_with, refuse_oversized
 from state.kafka.share.protocol import SHARE
+from state.kafka.streams.protocol import STREAMS
+from state.kafka.streams.settings import INTERNAL_SETTINGS
 from state.protocol import Failed, Handler, Outage, Quarantine, Received, StoredKind, cause_of
 
 # A group id that has no group. Rows J4, J5, J9, S1, H1, L1, O1, O2, TO2, TO3, Q1, D1, V1, K1.
@@ -147,14 +149,14 @@ HANDLERS_WITHOUT_GROUP: Mapping[type, Handler] = {
 }
 
 
-PROTOCOLS: tuple[KafkaProtocol[Any], ...] = (CLASSIC, CONSUMER, SHARE)
+PROTOCOLS: tuple[KafkaProtocol[Any], ...] = (CLASSIC, CONSUMER, SHARE, STREAMS)
 
 SETTINGS = sorted(
     (setting for protocol in PROTOCOLS for setting in protocol.settings), key=lambda setting: setting.name
 )
 """The settings of groups that have an effect, by name."""
 GROUP_CONFIG_NAMES = sorted([s.name for s in SETTINGS] + [s.name for s in KEPT_SETTINGS])
-"""All settings that a group can have."""
+"""All settings that a group can have, without Kafka's internal ones."""
 
 _OF_GROUP: dict[type, KafkaProtocol[Any]] = {protocol.group_class: protocol for protocol in PROTOCOLS}
 
@@ -216,7 +218,7 @@ class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):
 CONFIGS_ONLY = ConfigsKind()
 
 
-_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_NAME = {setting.name: setting for setting in (*SETTINGS, *INTERNAL_SETTINGS)}
 _KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}
 
 

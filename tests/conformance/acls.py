@@ -6,8 +6,8 @@ Each client of such a case is a user of its own, and `S` is a super user. A case
     acl: anyone deny READ group* g from 10.0.0.1
 
 with a client (or `anyone`), the operations, the type of the resource (`*` behind it: a prefix) and its name.
-Groups are those of the case. The ACLs are the cluster's own: Kafka's StandardAuthorizer and the gateway read
-the same.
+Groups are those of the case, and so are topics such as `~x`. The ACLs are the cluster's own: Kafka's
+StandardAuthorizer and the gateway read the same.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Rule:
         for operation in self.operations:
             yield {
                 "resource_type": self.kind,
-                "resource_name": told.group(self.name) if is_of_case else self.name,
+                "resource_name": told.group(self.name) if is_of_case else told.topic(self.name),
                 "resource_pattern_type": self.pattern,
                 "principal": "User:*" if self.client is None else f"User:{user(case, self.client)}",
                 "host": self.host,

@@ -10,7 +10,8 @@ Which of several equal partitions a member gets is an assignor's choice, and Kaf
 of a hash map. So an assignment is the number of its partitions of each topic (of all topics, if the case says
 `totals`), ConsumerGroupDescribe gets a list of partitions that two members have, ShareGroupDescribe how
 evenly partitions are dealt (with `loose` nothing else of an assignment is compared), and a partition that
-the script names by what the client was assigned has no number. All else is left as it came.
+the script names by what the client was assigned has no number. Tasks are counted by subtopology, and the
+partitions at an endpoint by topic. All else is left as it came.
 """
 
 import re
@@ -49,7 +50,9 @@ _UNORDERED = {
 # Fields of FindCoordinator whose values are each server's own, and the values that stand for none.
 _OWN = ("host", "port", "error_message")
 _NONE = ("''", "-1", "None")
-_OF_CONSUMERS = ("ConsumerGroup", "IncrementalAlterConfigs")
+_OF_CONSUMERS = ("ConsumerGroup", "StreamsGroup", "IncrementalAlterConfigs")
+_TEXTS = ("message", "status_detail")
+_COUNTED = ("active_tasks", "standby_tasks", "warmup_tasks", "active_partitions", "standby_partitions")
 _EPOCHS = ("member_epoch", "group_epoch", "assignment_epoch")
 _NUMBER = re.compile(r"\((\d+)\)")
 _BYTES = ("assignment", "member_assignment", "metadata", "member_metadata")
@@ -65,9 +68,7 @@ def normalised(message: Any, told: Told, *, is_relative: bool = False) -> Answer
     if is_relative:
         flat = {path: value for path, value in flat.items() if not path.endswith("partition_index")}
     if type(message).__name__.startswith(_OF_CONSUMERS):
-        given = {
-            path: "none" if flat[path] in _NONE else "given" for path in flat if path.endswith("message")
-        }
+        given = {path: "none" if flat[path] in _NONE else "given" for path in flat if path.endswith(_TEXTS)}
         flat.update(given)
     if type(message).__name__ == "ConsumerGroupDescribeResponse":
         flat.update(_in_two_hands(message))
@@ -110,6 +111,8 @@ def _flat(path: str, value: Any, told: Told) -> Iterator[tuple[str, str]]:
                 yield below, _readable(field_value)
                 continue
             yield from _flat(below, field_value if in_order else _sorted(name, field_value, told), told)
+    elif path.endswith(_COUNTED) and value is not None:
+        yield path, _sizes(value, told)
     elif path.endswith("topic_partitions") and value is not None:
         yield from _counts(path, value, told)
     elif isinstance(value, list):
@@ -136,6 +139,13 @@ def _counts(path: str, topics: Sequence[Any], told: Told) -> Iterator[tuple[str,
         name = getattr(topic, "topic_name", None)
         named = name and name.replace(told.prefix, "")
         yield f"{path}.{_text(topic.topic_id, told)}", f"{len(topic.partitions)} partitions of {named}"
+
+
+def _sizes(entries: Sequence[Any], told: Told) -> str:
+    """Return the numbers of tasks by subtopology, or of an endpoint's partitions by topic."""
+    names = [getattr(one, "topic", "").replace(told.prefix, "") or one.subtopology_id for one in entries]
+    counts = sorted(zip(names, (len(one.partitions) for one in entries), strict=True))
+    return ", ".join(f"{count} of {name}" for name, count in counts)
 
 
 def _in_two_hands(described: Any) -> Iterator[tuple[str, str]]:
@@ -194,7 +204,7 @@ def _readable(data: bytes) -> str:
 def _sorted(name: str, value: Any, told: Told) -> Any:
     if name == "subscribed_topic_names":
         return sorted(value)
-    if name not in _UNORDERED or not value:
+    if name not in _UNORDERED or not value or isinstance(value, int):  # or a topic's number of partitions
         return value
     # The cases share the servers, so ListGroups has other cases' groups too.
     if hasattr(value[0], "group_type"):

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Task
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -28,13 +28,16 @@ _BARRIER = Step.parse("barrier heartbeat id=nobody gen=0")
 # server closed the connection instead.
 _Answered = tuple[Any, bytes, int] | None
 
-# The values that `until` may name: an error, a group's state, the number of listed groups.
+# The values that `until` may name: an error, a group's state, the number of listed groups, a streams member's
+# tasks and its first status.
 _UNTIL_PATHS = (
+    "active_tasks",
     "error_code",
     "groups.0.group_state",
     "groups.length",
     "member_epoch",
     "results.0.configs.0.value",
+    "status.0.status_code",
     "topics.0.partitions.0.error_code",
 )
 # What `until` waits for in a fetch: that no offset is pending in a transaction.
@@ -43,6 +46,12 @@ _STABLE, _UNSTABLE = "stable", "UNSTABLE_OFFSET_COMMIT"
 _RISEN = "risen"
 _SHOWN_PARTITIONS = "groups.0.topics.*.partitions.length"
 _BEGIN, _END = "begin", "end"
+_LEARN: Mapping[str, Callable[[Told, str, Any], None]] = {
+    "beat": Told.learn_beat,
+    "share": Told.learn_share,
+    "stream": Told.learn_stream,
+    "sync": Told.learn_assignment,
+}
 
 UNANSWERED: Answer = {"answer": "none"}
 CLOSED: Answer = {"answer": "the connection was closed"}
@@ -136,12 +145,8 @@ class Player:
         message = codec.decode_response(key, version, raw)
         if step.api == "join" and message.error_code in (0, _MEMBER_ID_REQUIRED):
             self._told.learn(step.client, message)
-        elif step.api == "sync":
-            self._told.learn_assignment(step.client, message)
-        elif step.api == "beat":
-            self._told.learn_beat(step.client, message)
-        elif step.api == "share":
-            self._told.learn_share(step.client, message)
+        elif step.api in _LEARN:
+            _LEARN[step.api](self._told, step.client, message)
         elif step.api == "reset" and self._told.side == OURS:
             self._told.learn_reset(fields["group_id"], message)
         elif step.api == "delete":

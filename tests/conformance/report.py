@@ -17,6 +17,7 @@ from tests.conformance.kept import KEPT, KEPT_OF, NOT_REACHED, Kept
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.random_shares import random_shares
+from tests.conformance.random_streams import random_streams
 from tests.conformance.requests import NEWEST
 from tests.conformance.script import Case, load
 from tests.conformance.servers import (
@@ -65,7 +66,9 @@ _NAMES = {
     "reset": "AlterShareGroupOffsets",
     "share": "ShareGroupHeartbeat",
     "sharers": "ShareGroupDescribe",
+    "stream": "StreamsGroupHeartbeat",
     "sync": "SyncGroup",
+    "tasks": "StreamsGroupDescribe",
     "txn": "TxnOffsetCommit",
 }
 
@@ -92,9 +95,10 @@ InitProducerId and EndTxn reach the same broker on both sides. The requests abou
 The scripts are in `tests/conformance/scripts`. A case is a script at one version of the api under test. In a
 random script three clients send random requests at random versions, in some to a group of the consumer
 protocol, which one of the three joins by the classic one, in others five clients to a share group, whose
-topic is made, enlarged and deleted; both sides get the same steps. Of a random script of a share group it is
-compared how evenly partitions are dealt, not who has how many, and epochs without those by which
-AlterShareGroupOffsets raises them here.
+topic is made, enlarged and deleted, or four to a streams group; both sides get the same steps. Of a random
+script of a share group it is compared how evenly partitions are dealt, not who has how many, and epochs
+without those by which AlterShareGroupOffsets raises them here. Tasks of streams groups are compared by their
+numbers in each subtopology.
 
 `python -m tests.conformance.report --kafka 4.3` plays the cases of share groups beside Kafka 4.3. Of
 127 cases with 2,928 requests 95 agreed in all, and 32 had kept differences only, among them those of Kafka
@@ -219,7 +223,7 @@ def _rows(played: Sequence[Played]) -> Iterator[str]:
     yield "A case reaches a row if it was written for the row, or if its answers or history name the row.\n"
     yield "| row | cases |"
     yield "|---|---|"
-    for row in rules_of("rules", "rules-consumer", "rules-share"):
+    for row in rules_of("rules", "rules-consumer", "rules-share", "rules-streams"):
         cases = [one.case for one in played if row in one.case.rows or row in one.rules]
         yield f"| {row} | {_cases(cases) if cases else NOT_REACHED.get(row, 'not reached')} |"
 
@@ -254,7 +258,8 @@ def main() -> None:
     given = parser.parse_args()
     form.has_replica = not given.pure
     seeds = range(given.random)
-    cases = [*load(), *map(random_case, seeds), *map(random_consumers, seeds), *map(random_shares, seeds)]
+    of_seeds = (random_case, random_consumers, random_shares, random_streams)
+    cases = [*load(), *(case for make in of_seeds for case in map(make, seeds))]
     is_whole = not given.shares and given.kafka == NEWEST_KAFKA and given.beside is None
     if given.pure:
         cases, is_whole = _that_may_differ(cases), False

@@ -15,7 +15,7 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_assignment,
     encode_subscription,
 )
-from tests.conformance import consumer_requests, share_requests
+from tests.conformance import consumer_requests, share_requests, streams_requests
 from tests.conformance.script import Step
 from tests.conformance.told import Partition, Told
 
@@ -45,6 +45,8 @@ NEWEST: Mapping[str, tuple[int, int]] = {
     "offsets": (90, 1),
     "reset": (91, 0),
     "clear": (92, 0),
+    "stream": (88, 1),
+    "tasks": (89, 1),
     "make": (19, 7),
     "grow": (37, 3),
     "drop": (20, 6),
@@ -331,6 +333,8 @@ _BODIES: Mapping[str, Callable[[Step, int, Told], Body]] = {
     "reset": share_requests.reset,
     "share": share_requests.share,
     "sharers": share_requests.sharers,
+    "stream": streams_requests.stream,
     "sync": _sync,
+    "tasks": streams_requests.tasks,
     "txn": _txn,
 }

@@ -58,6 +58,13 @@ _COMMON = {
     "group.share.assignment.interval.ms": "0",
     "group.share.max.assignment.interval.ms": "600000",
     "group.share.max.size": "4",
+    "group.streams.min.session.timeout.ms": "2000",
+    "group.streams.session.timeout.ms": "600000",
+    "group.streams.max.session.timeout.ms": "600000",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.assignment.interval.ms": "0",
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.streams.max.size": "4",
     # No pass of retention runs during a case, because it would remove groups without offsets.
     "offsets.retention.check.interval.ms": str(2**31 - 1),
 }

@@ -19,7 +19,7 @@ def share(step: Step, version: int, told: Told) -> Body:
     `names=orders,~x` (null, or nothing for none), `rack`, `id`. A topic `~x` is of this case alone.
     """
     option = step.options
-    epoch = _epoch(option.get("epoch", _MINE), told.generations.get(step.client, 0))
+    epoch = epoch_of(option.get("epoch", _MINE), told.generations.get(step.client, 0))
     names = option.get("names", "null" if epoch else "orders")
     own_id = f"member-{told.prefix}{step.client}"
     return {
@@ -31,7 +31,8 @@ def share(step: Step, version: int, told: Told) -> Body:
     }
 
 
-def _epoch(text: str, own: int) -> int:
+def epoch_of(text: str, own: int) -> int:
+    """Return the member epoch that `text` stands for: a number, or `mine` and a difference."""
     return own + int(text.removeprefix(_MINE) or 0) if text.startswith(_MINE) else int(text)
 
 

@@ -20,6 +20,9 @@ NO_TOPIC = UUID(int=7)
 NO_INDEX = 99
 """A partition that no topic has."""
 
+ROLES = ("active", "standby", "warmup")
+"""The roles of tasks."""
+
 Partition = tuple[str, int]
 """A topic's name and a partition's index."""
 
@@ -83,8 +86,9 @@ class Told:
     `prefix` begins the ids of the case's groups and the names of its own topics. `side` begins transactional
     ids, because both servers have the same brokers behind them. `producers` are producer id and epoch by
     client. `names` maps member ids to `@A1`; `ids` maps `@A1` and `@A` to member ids. `generations` (a
-    consumer's member epoch, too), `protocols` (type, name) and `holdings` are by client. `totals`: the case
-    compares sums over all topics. `loose`: it compares how evenly partitions are dealt, not who has how
+    consumer's member epoch, too), `protocols` (type, name) and `holdings` are by client; so are a
+    streams member's `tasks` (by role and subtopology) and `endpoints` (the endpoint epoch). `totals`: the
+    case compares sums over all topics. `loose`: it compares how evenly partitions are dealt, not who has how
     many, and epochs without those by which AlterShareGroupOffsets has `raised` them in each group, which
     Kafka does not do (a kept difference).
     """
@@ -98,6 +102,8 @@ class Told:
     generations: dict[str, int] = field(default_factory=dict)
     protocols: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
+    tasks: dict[str, dict[str, dict[str, list[int]]]] = field(default_factory=dict)
+    endpoints: dict[str, int] = field(default_factory=dict)
     totals: bool = False
     loose: bool = False
     raised: Counter[str] = field(default_factory=Counter)
@@ -128,6 +134,19 @@ class Told:
         if answer.error_code == 0:
             self._learn_id(client, answer.member_id)
             self.generations[client] = answer.member_epoch
+
+    def learn_stream(self, client: str, answer: Any) -> None:
+        """Take the epochs and the tasks from an answer to StreamsGroupHeartbeat without an error."""
+        if answer.error_code:
+            return
+        self._learn_id(client, answer.member_id)
+        self.generations[client] = answer.member_epoch
+        self.endpoints[client] = answer.endpoint_information_epoch
+        if answer.active_tasks is not None:
+            self.tasks[client] = {
+                role: {one.subtopology_id: one.partitions for one in getattr(answer, f"{role}_tasks")}
+                for role in ROLES
+            }
 
     def learn_reset(self, group_id: str, answer: Any) -> None:
         """Take from an answer to AlterShareGroupOffsets that it has raised the group's epoch."""

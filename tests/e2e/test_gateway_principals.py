@@ -31,6 +31,7 @@ from tests.harness.gateway_requests import BEAT, HEARTBEAT
 from tests.harness.raw_client import connected
 from tests.harness.sasl import authenticate
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
+from tests.harness.waiting import WAIT_TIMEOUT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -223,3 +224,59 @@ def test_broker_refusing_the_gateway_is_reported_in_a_sentence(broker: SecuredBr
             assert await topics_of(client) == {TOPICS[GATEWAY]}
 
     uvloop.run(play())
+
+
+CREATED, MISSING_INTERNAL_TOPICS = "created", 3
+STREAMS_HEARTBEAT = ApiKey.StreamsGroupHeartbeat
+
+
+def missing_topics(answer: Any) -> str:
+    """Return the detail of the status about missing internal topics, or "" without it."""
+    assert answer.error_code == 0
+    details = {status.status_code: status.status_detail for status in answer.status}
+    return str(details.get(MISSING_INTERNAL_TOPICS, ""))
+
+
+@pytest.fixture
+def create_right(broker: SecuredBroker) -> None:
+    """Let alice create a topic that the gateway may look up."""
+    allow, topic = ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, CREATED)
+    rights = ("alice", ACLOperation.CREATE), (GATEWAY, ACLOperation.DESCRIBE)
+    with closing(kafka_clients.admin(broker.config_of(ADMIN))) as admin:
+        admin.create_acls([ACL(f"User:{user}", "*", right, allow, topic) for user, right in rights])
+
+
+@pytest.mark.usefixtures("create_right")
+def test_ksq11_internal_topics_are_created_with_the_rights_of_the_client(broker: SecuredBroker) -> None:
+    async def play(user: str) -> str:
+        """Join a streams group, and return why its internal topic is missing in the end, or ""."""
+        changelog = {"name": CREATED, "replication_factor": 1, "topic_configs": []}
+        parts = {
+            "subtopology_id": "0",
+            "source_topics": [TOPICS[GATEWAY]],
+            "state_changelog_topics": [changelog],
+        }
+        fields: dict[str, Any] = {"group_id": user, "member_id": "m", "endpoint_information_epoch": -1}
+        first = {"topology": {"epoch": 0, "subtopologies": [parts]}, "rebalance_timeout_ms": 60_000}
+        first |= {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], "process_id": "p"}
+        async with (
+            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
+            connected(gateway.address) as client,
+        ):
+            await log_in(client, broker.config_of(user, "SCRAM-SHA-256"))
+            topics = gateway._shared.services.streams_topics
+            answer = await client.ask(STREAMS_HEARTBEAT, 1, **fields, **first, member_epoch=0)
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while (detail := missing_topics(answer)) and CREATED not in topics.failures([CREATED]):
+                    await asyncio.sleep(0.1)
+                    answer = await client.ask(
+                        STREAMS_HEARTBEAT, 1, **fields, member_epoch=answer.member_epoch
+                    )
+            if detail:  # of the heartbeat before the failure
+                answer = await client.ask(STREAMS_HEARTBEAT, 1, **fields, member_epoch=answer.member_epoch)
+            return missing_topics(answer)
+
+    assert "uthoriz" in uvloop.run(play("bob"))
+    assert uvloop.run(play("alice")) == ""
+    with closing(kafka_clients.admin(broker.config_of(ADMIN))) as admin:
+        assert CREATED in admin.list_topics()

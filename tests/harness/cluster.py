@@ -26,6 +26,7 @@ from kafka_why.contract.kafka.share_requests import (
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_subscription
 from records import topic_patterns
 from state.kafka.modern import AnyModernGroup
+from state.kafka.streams_group import StreamsGroup
 from tests.harness.offset_requests import topic_id
 
 T = TypeVar("T", CommittedTopic, TopicPartitions)
@@ -109,12 +110,12 @@ class Cluster:
         image = self.topics.get(topic.name)
         return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
 
-    def differences(self, group: AnyModernGroup) -> TopicImages:
+    def differences(self, group: AnyModernGroup | StreamsGroup) -> TopicImages:
         """Return what the watcher sends the group: the topics whose metadata the group lacks."""
         names = sorted({*group.topics, *group.unknown_topics()})
         return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
 
-    def _is_known(self, group: AnyModernGroup, name: str) -> bool:
+    def _is_known(self, group: AnyModernGroup | StreamsGroup, name: str) -> bool:
         image, known = self.topics.get(name), group.topics.get(name)
         if image is None:
             return known is None and name in group.topics

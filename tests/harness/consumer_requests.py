@@ -35,6 +35,7 @@ from kafka_why.contract.kafka.requests import (
 from records.topic_patterns import digest
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from tests.harness import options, partition_text
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common
@@ -118,7 +119,9 @@ def _owned(given: dict[str, str], cluster: Cluster, default: str | None) -> list
 
 def changed_topics(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
     """Return what the watcher sends a group that knows other topics than the cluster has, None if nothing."""
-    changed = cluster.differences(group) if isinstance(group, ConsumerGroup | ShareGroup) else {}
+    changed = (
+        cluster.differences(group) if isinstance(group, ConsumerGroup | ShareGroup | StreamsGroup) else {}
+    )
     return TopicMetadata(group_id=group_id, topics=changed) if changed else None
 
 

@@ -21,12 +21,14 @@ from kafka_why.contract.kafka.responses import (
     ShareGroupHeartbeatResponse,
     SyncGroupResponse,
 )
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeatResponse
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import KafkaGroup
 from state.kafka.share_group import ShareGroup, ShareMember
-from tests.harness import consumer_story, partition_text, share_story
+from state.kafka.streams_group import StreamsGroup, StreamsGroupMember
+from tests.harness import consumer_story, partition_text, share_story, streams_story
 from tests.harness.consumer_story import Labels
 
 _BRACKETS = re.compile(r'(\w*)\[([^\]]*)\]|(\w+)="([^"]*)"')
@@ -39,6 +41,8 @@ def gist(response: AnyResponse | None, labels: Labels) -> str:
             return "waits"
         case _ if response.error_code:
             return response.error_code.name
+        case StreamsGroupHeartbeatResponse():
+            return f"e{response.member_epoch}"
         case ConsumerGroupHeartbeatResponse() | ShareGroupHeartbeatResponse():
             return consumer_story.epoch_and_assignment(response, labels)
         case JoinGroupResponse():
@@ -57,6 +61,12 @@ def gist(response: AnyResponse | None, labels: Labels) -> str:
 
 def check_answer(expected: str, response: AnyResponse | None, labels: Labels) -> None:
     """Raise AssertionError if the answer is another one."""
+    if (
+        isinstance(response, StreamsGroupHeartbeatResponse)
+        and not response.error_code
+        and response.member_epoch >= 0
+    ):
+        return streams_story.check_answer(expected, response)
     found = gist(response, labels)
     assert canonical(expected) == found, f"expected {canonical(expected)}, the answer is {found}"
 
@@ -85,6 +95,8 @@ def check_member(expected: str, group: KafkaGroup | None, member_id: str, labels
         return _check(expected, _of_member(group, member, labels))
     if isinstance(group, ShareGroup) and isinstance(member, ShareMember):
         return _check(expected, share_story.of_member(group, member, labels))
+    if isinstance(group, StreamsGroup) and isinstance(member, StreamsGroupMember):
+        return streams_story.check(expected, streams_story.of_member(group, member))
     return _check(expected, {"gone"} if member is None else {"classic"})
 
 
@@ -101,6 +113,8 @@ def _of_group(group: KafkaGroup | None) -> set[str]:
         return {"classic", str(group.state), f"generation={group.generation}"}
     if isinstance(group, ShareGroup):
         return share_story.of_group(group)
+    if isinstance(group, StreamsGroup):
+        return streams_story.of_group(group)
     epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
     return {"consumer", str(group.state), *epochs}
 

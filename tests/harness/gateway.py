@@ -77,7 +77,8 @@ class StubBroker:
     bytes. `scripts` make the body of a request.
 
     `topic_errors` are error codes of topics in Metadata, `internal` the topics that it marks as internal.
-    `passed` are the requests that arrived, except the gateway's own. `messages` are the whole messages.
+    Requests of the APIs in `unanswered` get no answer. `passed` are the requests that arrived, except the
+    gateway's own. `messages` are the whole messages.
     """
 
     address: Address = field(init=False)
@@ -92,6 +93,7 @@ class StubBroker:
     open: asyncio.Event = field(default_factory=asyncio.Event)
     metadata_asked: int = 0
     silent: bool = False
+    unanswered: set[int] = field(default_factory=set)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def requests(self, *api_keys: int) -> list[Any]:
@@ -114,7 +116,8 @@ class StubBroker:
                     self.passed.append(header)
                     self.messages.append(message)
                     await self.open.wait()
-                if expects_response(header, message) and not self.silent:
+                is_answered = not self.silent and header.api_key not in self.unanswered
+                if expects_response(header, message) and is_answered:
                     writer.write(framed(self._answer(header, message)))
 
     def _answer(self, header: RequestHeader, message: bytes) -> bytes:

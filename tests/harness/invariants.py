@@ -14,7 +14,13 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.share_group import ShareGroup
-from tests.harness import classic_invariants, consumer_invariants, share_invariants
+from state.kafka.streams_group import StreamsGroup
+from tests.harness import (
+    classic_invariants,
+    consumer_invariants,
+    share_invariants,
+    streams_invariants,
+)
 
 
 class InvariantError(AssertionError):
@@ -36,6 +42,8 @@ def _of_its_protocol(group: KafkaGroup) -> list[tuple[str, bool]]:
             return consumer_invariants.invariants_of(group)
         case ShareGroup():
             return share_invariants.invariants_of(group)
+        case StreamsGroup():
+            return streams_invariants.invariants_of(group)
         case _:
             assert_never(group)
 

@@ -16,6 +16,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
 
 ADDED = "added"
@@ -33,7 +34,7 @@ def _without(*names: str) -> Any:
 
 
 _CLASSIC = {-1: _without("wanted_topics", "topics"), 0: _without("wanted_topics")}
-_OTHERS = ConsumerGroup | ShareGroup | ConfigsOnly | RocketMqGroup
+_OTHERS = ConsumerGroup | ShareGroup | StreamsGroup | ConfigsOnly | RocketMqGroup
 
 
 def _to_0(group: Any) -> Any:

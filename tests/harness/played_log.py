@@ -1,7 +1,7 @@
 """The frame of random logs that are played against the core: their requests have the epochs of that run.
 
 A log is then one like any other. Its clients, and what they send, are those of the kinds of groups
-(`consumer_log`, `mixed_log`, `share_log`).
+(`consumer_log`, `mixed_log`, `share_log`, `streams_log`).
 """
 
 from random import Random
@@ -13,6 +13,7 @@ from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects
@@ -55,7 +56,7 @@ class PlayedLog:
         self.rules.update(rule for effects in steps for rule in effects.rules)
         return steps
 
-    def _news_of_topics(self, group: ConsumerGroup | ShareGroup) -> TopicImages:
+    def _news_of_topics(self, group: ConsumerGroup | ShareGroup | StreamsGroup) -> TopicImages:
         """Return what the watcher sends: the topics that differ from the cluster's."""
         news: TopicImages = {}
         for name in sorted({*group.topics, *group.unknown_topics()}):

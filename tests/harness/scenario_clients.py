@@ -1,7 +1,9 @@
 """What a client of a scenario knows, and the options that its requests have unless they are given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kafka_why.contract.kafka.requests import LeavingMember
 from tests.harness import consumer_requests
 
 DEFAULTS = {
@@ -26,3 +28,17 @@ class Client:
     generation: int = -1
     protocol_name: str | None = None
     member_options: dict[str, str] = field(default_factory=dict)
+
+
+def leaving(client: Client, given: dict[str, str], resolve: Callable[[str], str]) -> list[LeavingMember]:
+    """Return the members of a LeaveGroup: the client itself, or those that it names."""
+    reason = given.get("reason")
+    if "members" not in given:
+        return [LeavingMember(client.member_id, optional(given.get("instance")), reason)]
+    pairs = [part.partition("/") for part in given["members"].split(",") if part]
+    return [LeavingMember(resolve(m), i if slash else None, reason) for m, slash, i in pairs]
+
+
+def optional(text: str | None) -> str | None:
+    """Return the value of an option, `none` as None."""
+    return None if text == "none" else text

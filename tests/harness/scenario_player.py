@@ -1,6 +1,4 @@
-"""A world of clients and groups that scenario commands are played in: the pure core over a log kept here.
-
-Commands, one a line:
+"""A world of clients and groups for scenarios: the pure core over a log kept here. Commands, one a line:
 
     config group.max.size=2                 settings from here on, with Kafka's names
     join m1 session=10s rebalance=60s protocols=range:meta1,roundrobin type=consumer api=9 instance=i1
@@ -36,6 +34,7 @@ Commands, one a line:
     topic-metadata watcher                  what the group does not know of the cluster's topics
     regex-resolved watcher                  what the members' patterns match in the cluster
     share A e2                              a heartbeat of a share group (`share_requests`)
+    stream A e0                             a heartbeat of a streams group (`streams_requests`)
     init watcher                            the share coordinator's answer to open tasks; `deleted watcher`
 
 `group=other` (default `g`) sends a request to another group, `appended=2s` gives it another append time
@@ -50,7 +49,6 @@ from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
-    LeavingMember,
     MemberAssignment,
     SyncGroup,
 )
@@ -78,14 +76,25 @@ from tests.harness import (
     partition_text,
     share_requests,
     story,
+    streams_requests,
 )
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common, classic_group, kafka_effects, kafka_group
-from tests.harness.scenario_clients import API_OF, DEFAULTS, REMEMBERED, Client
+from tests.harness.scenario_clients import API_OF, DEFAULTS, REMEMBERED, Client, leaving, optional
 
-REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS | share_requests.REQUESTS
+REQUESTS = offset_requests.REQUESTS | consumer_requests.REQUESTS | streams_requests.REQUESTS
 
-SENT = ("join", "sync", "heartbeat", "leave", "release", "member", "share-member", "regex-resolved")
+SENT = (
+    "join",
+    "sync",
+    "heartbeat",
+    "leave",
+    "release",
+    "member",
+    "share-member",
+    "stream-member",
+    "regex-resolved",
+)
 NEW_IDS = (EntryType.MEMBER_ID_ASSIGNED, EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED)
 
 
@@ -111,14 +120,17 @@ class ScenarioPlayer:
         self._own_ids: set[str] = set()  # ids that clients made for themselves
         self._taken: dict[int, tuple[KafkaEvent, int, Effects]] = {}
         self._fail_next: type | None = None
+        self._application = streams_requests.Application()
 
     def run(self, command: str) -> list[str]:
         """Run one command, and describe its outcome."""
         command, _, expected = command.partition(" => ")
         if command.startswith("expect "):
             return self._expect(command)
+        if command.startswith("topology "):
+            return self._application.set_topology(command)
         self._answers.clear()
-        lines = self._run(share_requests.expand(command))
+        lines = self._run(streams_requests.expand(command))
         if expected:
             answer = self._answers.get(f"requests-0-{self._offset - 1}")
             expectations.check_answer(expected, answer, self._cluster.labels)
@@ -213,9 +225,9 @@ class ScenarioPlayer:
         client = self._clients.setdefault(name, Client(name))
         if verb == "join":
             client.joined_with.update((k, v) for k, v in given.items() if k in REMEMBERED)
-        if verb in ("member", "share-member"):
+        if verb in ("member", "share-member", "stream-member"):
             request = self._member(verb, client, given)
-            remembered = consumer_requests.JOINED_WITH
+            remembered = (*consumer_requests.JOINED_WITH, *streams_requests.JOINED_WITH)
             client.member_options.update((k, v) for k, v in given.items() if k in remembered)
         elif verb == "regex-resolved" or (verb == "topic-metadata" and "topics" not in given):
             watched = self._watched(verb, given)
@@ -260,6 +272,8 @@ class ScenarioPlayer:
         client.member_id = client.member_id or member_id
         common = self._common("member", client, client.joined_with | given, given)
         told, known = given | {"id": member_id}, client.member_options
+        if verb == "stream-member":
+            return self._application.heartbeat(common, told, known, self._cluster)
         if verb == "share-member":
             return share_requests.share_heartbeat(common, told, known, self._cluster)
         return consumer_requests.member_heartbeat(common, told, known, self._cluster, self._now_ms)
@@ -282,11 +296,11 @@ class ScenarioPlayer:
 
     def _request(self, verb: str, client: Client, known: dict[str, str], given: dict[str, str]) -> AnyRequest:
         common = self._common(verb, client, known, given)
-        instance_id = _optional(known.get("instance"))
+        instance_id = optional(known.get("instance"))
         if verb == "join":
             return self._join(common, instance_id, known, given)
         if verb == "leave":
-            return LeaveGroup(**common, members=self._leaving(client, given))
+            return LeaveGroup(**common, members=leaving(client, given, self._names.resolve))
         if verb == "release":
             return ReleaseGroup(**common)
         member_id = self._names.resolve(given["id"]) if "id" in given else client.member_id
@@ -311,8 +325,8 @@ class ScenarioPlayer:
             member_id=member_id,
             generation_id=generation,
             group_instance_id=instance_id,
-            protocol_type=_optional(known["type"]),
-            protocol_name=_optional(given.get("protocol", client.protocol_name)),
+            protocol_type=optional(known["type"]),
+            protocol_name=optional(given.get("protocol", client.protocol_name)),
             assignments=self._assignments(given.get("assign", "")),
         )
 
@@ -339,19 +353,9 @@ class ScenarioPlayer:
             topics=None if given.get("facts") == "none" else self._cluster.facts_of(protocols),
         )
 
-    def _leaving(self, client: Client, given: dict[str, str]) -> list[LeavingMember]:
-        reason = given.get("reason")
-        if "members" not in given:
-            return [LeavingMember(client.member_id, _optional(given.get("instance")), reason)]
-        pairs = [part.partition("/") for part in given["members"].split(",") if part]
-        return [LeavingMember(self._names.resolve(m), i if slash else None, reason) for m, slash, i in pairs]
-
     def _assignments(self, text: str) -> list[MemberAssignment]:
         pairs = [part.partition(":") for part in text.split(",") if part]
-        return [MemberAssignment(self._names.resolve(m), self._assignment(what)) for m, _, what in pairs]
-
-    def _assignment(self, text: str) -> bytes:
-        return options.assignment(text)
+        return [MemberAssignment(self._names.resolve(m), options.assignment(what)) for m, _, what in pairs]
 
     def _tell(self) -> list[str]:
         """Describe the steps since the last call, and let clients read their answers."""
@@ -374,6 +378,7 @@ class ScenarioPlayer:
             response = reply.response
             self._answers[response.request] = response
             client = self._asked_by[response.request]
+            self._application.learn(client.name, response)
             if isinstance(response, JoinGroupResponse) and response.protocol_name is not None:
                 client.member_id = response.member_id
                 client.generation = response.generation_id
@@ -392,7 +397,3 @@ class ScenarioPlayer:
         if member_id not in self._names.members and member_id not in self._own_ids:
             self._names.name_member(member_id, client.name)
             client.member_id = member_id
-
-
-def _optional(text: str | None) -> str | None:
-    return None if text == "none" else text

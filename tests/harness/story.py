@@ -26,8 +26,9 @@ from state.kafka.context import Effects, KafkaGroup, TransactionChange
 from state.kafka.group import DeadlineReached, PendingOffsets
 from state.kafka.protocols import KafkaEvent
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.protocol import Failed, Outage, Quarantine, Received
-from tests.harness import consumer_story, share_story
+from tests.harness import consumer_story, share_story, streams_story
 from tests.harness.options import time_text
 
 
@@ -160,7 +161,7 @@ def _reply(response: AnyResponse, names: Names) -> str:
             ]
         case _:
             parts += _about_offsets(response) or consumer_story.reply(response, names.topics)
-            parts += share_story.reply(response, names.topics)
+            parts += share_story.reply(response, names.topics) or streams_story.reply(response)
     return " ".join(parts)
 
 
@@ -256,6 +257,8 @@ def describe(group: KafkaGroup, names: Names) -> list[str]:
             lines = _classic(group)
         case ShareGroup():
             lines = share_story.describe(group, names.topics)
+        case StreamsGroup():
+            lines = streams_story.describe(group)
         case _:
             lines = consumer_story.describe(group, names.topics)
     return [names.put_in(line) for line in [*lines, *_shell(group)]]

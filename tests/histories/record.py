@@ -36,7 +36,7 @@ from state.dispatch import step
 from state.timeline import Row
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.service.ownership.owner import claim_of
-from tests.harness import consumer_log, rocketmq_log, share_log
+from tests.harness import consumer_log, rocketmq_log, share_log, streams_log
 from tests.harness.operator_call import CONFIG
 from tests.harness.random_log import GROUPS, PARTITION_OF
 from tests.harness.simulated_broker import StoredRecord
@@ -176,7 +176,19 @@ def _of_share(seed: int) -> list[Row]:
     return _renamed(world.rows)
 
 
-_PROTOCOLS = {"kafka": _of_kafka, "consumer": _of_consumer, "share": _of_share, "rocketmq": _of_rocketmq}
+def _of_streams(seed: int) -> list[Row]:
+    world = streams_log.StreamsLog(seed, CONFIG)
+    world.play(LENGTH)
+    return _renamed(world.rows)
+
+
+_PROTOCOLS = {
+    "kafka": _of_kafka,
+    "consumer": _of_consumer,
+    "share": _of_share,
+    "streams": _of_streams,
+    "rocketmq": _of_rocketmq,
+}
 
 
 def _renamed(rows: Iterable[Row]) -> list[Row]:

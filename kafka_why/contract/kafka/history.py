@@ -107,8 +107,9 @@ class EntryType(StrEnum):
     SHARE_PARTITIONS_DELETING = "SharePartitionsDeleting"
     SHARE_PARTITIONS_NOT_DELETED = "SharePartitionsNotDeleted"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
-    # Types of streams groups, which only the cluster's own coordinator has:
+    # Types of streams groups:
     TOPOLOGY_CHANGED = "TopologyChanged"
+    SHUTDOWN_REQUESTED = "ShutdownRequested"
 
 
 NOT_READY = "NotReady"
@@ -130,10 +131,12 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     finds the members' last assignment without reading the whole history. `replaced_member_id` is the former
     id of a static member that came back.
 
-    `group_type` is the group's protocol after the entry: `classic`, `consumer` or `share`, or `streams` in an
-    observed group. Except in a classic group, `generation` is the group epoch, and `assignment_epoch` is the
-    epoch of the target assignment. Partitions are by topic name, or by topic id if no topic has the id. In a
-    streams group they are tasks, by role and subtopology (`active 0`).
+    `group_type` is the group's protocol after the entry: `classic`, `consumer`, `share` or `streams`. Except
+    in a classic group, `generation` is the group epoch, and `assignment_epoch` is the epoch of the target
+    assignment. Partitions are by topic name, or by topic id if no topic has the id. In a streams group they
+    are tasks, by role and subtopology (`active 0`). `process_id` is the process of a streams group's member,
+    set when it joins. In a streams group's `TargetAssignmentComputed` entry, `partitions` are standby tasks
+    that have fewer copies than configured, because there are too few processes.
 
     In a `MemberReconciled` entry, `assigned` are the partitions that the member may use, `revoking` the ones
     that it has to give up, and `awaiting` the ones that it gets after other members have given them up. In a
@@ -199,3 +202,4 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     observed: bool = False
     within_ms: int | None = None
     error_code: int | None = None
+    process_id: str | None = None

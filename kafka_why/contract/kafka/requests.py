@@ -39,6 +39,7 @@ from kafka_why.contract.kafka.share_requests import (
     TopicImage,
     TopicImages,
 )
+from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe, StreamsGroupHeartbeat
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 Digest = Annotated[str, Meta(max_length=64)]
@@ -334,10 +335,8 @@ class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only
 
 
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The topics in the cluster's metadata that match a group's patterns, by pattern.
-
-    The coordinator service's watcher sends this request, which has no answer. Kafka does not need it, because
-    its coordinator reads the metadata itself.
+    """The topics in the cluster's metadata that match a group's patterns, by pattern. The coordinator service's
+    watcher sends this request, which has no answer. Kafka's coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
@@ -346,10 +345,8 @@ class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """Topics in the cluster's metadata, by name, or None if no topic has that name.
-
-    The coordinator service's watcher sends this request, which has no answer. Kafka does not need it, because
-    its coordinator reads the metadata itself.
+    """Topics in the cluster's metadata, by name, or None if no topic has that name. The coordinator service's
+    watcher sends this request, as `RegexResolved`.
     """
 
     group_id: ShortStr
@@ -377,6 +374,8 @@ AnyAnswered = (
     | DescribeShareGroupOffsets
     | AlterShareGroupOffsets
     | DeleteShareGroupOffsets
+    | StreamsGroupHeartbeat
+    | StreamsGroupDescribe
     | DescribeGroupConfigs
     | AlterGroupConfigs
     | ReleaseGroup

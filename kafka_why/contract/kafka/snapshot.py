@@ -25,12 +25,16 @@ def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
-    """The fields that only members of streams groups have. `user_endpoint` is HOST:PORT."""
+    """The fields that only members of streams groups have. `user_endpoint` is HOST:PORT. `lags` are by task
+    (`0_3`): how many records the member's state was behind the changelog topics when it last reported both
+    offsets. The groups topic omits them.
+    """
 
     topology_epoch: int
     process_id: str
     user_endpoint: str | None
     client_tags: dict[str, str]
+    lags: dict[str, int] | UnsetType = UNSET
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):
@@ -142,13 +146,20 @@ class StreamsSnapshot(Struct, frozen=True):
 
     `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
     were found valid, or -1 if they are not valid. The group is then NotReady. `assignment_configs` are the
-    settings of the assignment.
+    settings of the assignment. The other fields are omitted in an observed group, and if they are empty.
+    `stateful` are the subtopologies with changelog topics. `not_ready` says why the topics are not valid.
+    `shutdown_requested_by` is the member that asked to shut the application down. Until
+    `initial_deadline_ms`, the first target assignment waits for more members.
     """
 
     topology_epoch: int | None
     validated_topology_epoch: int
     subtopologies: dict[str, list[str]]
     assignment_configs: dict[str, str]
+    stateful: list[str] | UnsetType = UNSET
+    not_ready: str | UnsetType = UNSET
+    shutdown_requested_by: str | UnsetType = UNSET
+    initial_deadline_ms: int | UnsetType = UNSET
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
@@ -161,8 +172,7 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
 
     `checked_regexes` are patterns for which a member's gateway checks the right to DESCRIBE topics. Gateways
     resolve these patterns. The values are digests of the topics that matched at the last poll of the
-    metadata. The field is omitted if empty. `share` and `streams` are set for groups of these types. Streams
-    groups are only observed.
+    metadata. The field is omitted if empty. `share` and `streams` are set for groups of these types.
     """
 
     assignment_epoch: int

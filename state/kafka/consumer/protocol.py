@@ -182,7 +182,7 @@ def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tup
             return context.rule("TM4"), f"did not join again {own}"
         case TimerKind.SYNC:
             return context.rule("TM5"), f"no SyncGroup {own}"
-        case TimerKind.RETENTION | TimerKind.PARKED | TimerKind.TASK:
+        case TimerKind.RETENTION | TimerKind.PARKED | TimerKind.TASK | TimerKind.INITIAL_DELAY:
             raise AssertionError("this deadline belongs to no member")
 
 

@@ -21,16 +21,82 @@ from msgspec import NODEFAULT, structs
 
 from checkpoints import codec
 from checkpoints.codec import EARLIER, STATE_VERSION, StateError, StoredGroup
+from kafka_why.contract.kafka.history import MemberState
+from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
+from kafka_why.contract.kafka.streams_responses import KeyValue, StreamsEndpoint, StreamsTopicInfo
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.group import ModernGroup, Topic
 from state.kafka.share_group import InitializationTask, ShareGroup
+from state.kafka.streams_group import RoleTasks, StreamsGroup, StreamsGroupMember
 from tests.harness.planted_version import ADDED, entry_of, planted, row_of
 
 DATA = Path(__file__).parents[2] / "data"
 NEW_FIELDS: dict[type, dict[str, Any]] = {InitializationTask: {"altered": True}}
 """The fields that the next version's payload has in addition, by their struct, with their values."""
+_STREAMS_MEMBER = StreamsGroupMember(
+    "thread-1",
+    "instance",
+    "rack",
+    "client",
+    "/10.0.0.1",
+    60_000,
+    1,
+    "process",
+    StreamsEndpoint("host", 8080),
+    {"zone": "a"},
+    3,
+    2,
+    MemberState.UNREVOKED_PARTITIONS,
+    RoleTasks([("0", 0)], [("0", 1)], [("0", 2)]),
+    RoleTasks([("0", 3)]),
+    {("0", 0): 2, ("0", 3): 1},
+    {("0", 0): 50},
+    {("0", 0): 60},
+    1_700_000_045_000,
+    1_700_000_060_000,
+    1_700_000_000_000,
+)
+_STREAMS_TOPOLOGY = StreamsTopology(
+    1,
+    [
+        Subtopology(
+            subtopology_id="0",
+            source_topics=["orders"],
+            source_topic_regex=["o.*"],
+            state_changelog_topics=[
+                StreamsTopicInfo(
+                    name="store", partitions=4, replication_factor=3, topic_configs=[KeyValue("a", "b")]
+                )
+            ],
+            repartition_sink_topics=["sink"],
+            repartition_source_topics=[StreamsTopicInfo(name="by-key")],
+            copartition_groups=[CopartitionGroup([0], [0], [0])],
+        )
+    ],
+)
+NEW_GROUPS: dict[str, AnyGroup] = {
+    "streams": StreamsGroup(
+        "streams",
+        "requests-0-7",
+        members={"thread-1": _STREAMS_MEMBER},
+        static_members={"instance": "thread-1"},
+        target={"thread-1": RoleTasks([("0", 0)])},
+        target_assignor="sticky",
+        topics={"orders": Topic(b"0123456789abcdef", 4), "store": None},
+        topology=_STREAMS_TOPOLOGY,
+        validated_topology_epoch=1,
+        assignment_configs={"num.standby.replicas": "1"},
+        endpoint_epoch=2,
+        shutdown_requested_by="thread-1",
+        initial_deadline_ms=1_700_000_003_000,
+    )
+}
+"""The groups that the next version's payload has in addition. The fields of all groups are those of the share
+group.
+"""
 # The first version that has a kind of groups, if it is not 1.
-_ADDED_IN: dict[type, int] = {ShareGroup: 2}
+_ADDED_IN: dict[type, int] = {ShareGroup: 2, StreamsGroup: 4}
 CLASSIC = "grüppe"
 """The classic group of the payload."""
 DEADLINE_MS = 1_700_000_000_500
@@ -122,7 +188,7 @@ def test_no_field_of_the_payload_is_left_at_its_default() -> None:
             default = field.default if field.default_factory is NODEFAULT else field.default_factory()
             has_value[f"{type(struct).__name__}.{field.name}"] |= getattr(struct, field.name) != default
     at_default = {name for name, has in has_value.items() if not has}
-    assert at_default == {"ConfigsOnly.quarantined", "InitializationTask.altered"}
+    assert at_default == {"ConfigsOnly.quarantined"}
 
 
 def test_stored_fields_match_the_state_version(request: pytest.FixtureRequest) -> None:
@@ -142,7 +208,11 @@ def test_pinned_payload_is_encoded_as_it_was(request: pytest.FixtureRequest) -> 
         for struct in structs_in(groups):
             for name, value in NEW_FIELDS.get(type(struct), {}).items():
                 structs.force_setattr(struct, name, value)
-        path.write_bytes(encode(groups)[1])
+        like = next(group for group in groups.values() if isinstance(group, ShareGroup))
+        for group in NEW_GROUPS.values():
+            for name in {*ModernGroup.__struct_fields__} - {"group_id"}:
+                structs.force_setattr(group, name, getattr(like, name))
+        path.write_bytes(encode(groups | NEW_GROUPS)[1])
     version, payload = encode(samples())
     assert version == STATE_VERSION
     # Another version of the library may compress to other bytes.
@@ -253,7 +323,7 @@ def _compressed(content: object) -> bytes:
     ],
 )
 def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
-    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 3\) is damaged"):
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 4\) is damaged"):
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
@@ -278,7 +348,7 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: StoredGroup, why: str) -> None:
-    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 3\) {why}"):
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 4\) {why}"):
         codec.decode_group("g", entry)
 
 

@@ -55,18 +55,21 @@ def test_gateway_options_reach_the_gateway(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "protocols", "is_offered"),
     [
-        ((), "classic,consumer", True),
-        ((), "classic", False),
-        (("--no-consumer-protocol",), "classic,consumer", False),
+        ((), "classic,consumer,streams", (True, True)),
+        ((), "classic", (False, False)),
+        ((), "classic,streams", (False, True)),
+        (("--no-consumer-protocol",), "classic,consumer,streams", (False, True)),
+        (("--no-streams-protocol",), "classic,consumer,streams", (True, False)),
     ],
 )
-def test_gateway_offers_the_consumer_protocol_only_if_its_coordinator_does(
-    words: tuple[str, ...], protocols: str, is_offered: bool
+def test_gateway_offers_a_protocol_only_if_its_coordinator_does(
+    words: tuple[str, ...], protocols: str, is_offered: tuple[bool, bool]
 ) -> None:
     coordinator = Options(
         ClientConfig("127.0.0.1:9092"), Path(), settings={"group.coordinator.rebalance.protocols": protocols}
     )
-    assert GatewayToStart(listening(*words), 1).options(coordinator).consumer_protocol is is_offered
+    options = GatewayToStart(listening(*words), 1).options(coordinator)
+    assert (options.consumer_protocol, options.streams_protocol) == is_offered
 
 
 @pytest.mark.parametrize(

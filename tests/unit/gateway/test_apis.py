@@ -129,9 +129,10 @@ async def test_api_versions_lists_exactly_the_served_apis(world: GatewayFixture)
         if version >= 3:
             supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
             # A client of version 3 takes no feature whose lowest version is 0.
-            assert supported == {"kraft.version": (0, 1)} | ({"group.version": (0, 1)} if version > 3 else {})
+            own_features = dict.fromkeys(("group.version", "streams.version"), (0, 1))
+            assert supported == {"kraft.version": (0, 1)} | (own_features if version > 3 else {})
             finalized = {f.name: f.max_version_level for f in answer.finalized_features}
-            assert finalized == {"group.version": 1}
+            assert finalized == dict.fromkeys(own_features, 1)
 
 
 @played
@@ -143,8 +144,9 @@ async def test_unsupported_api_versions_request_gets_the_supported_versions(worl
     assert await client.receive_bytes() == bytes.fromhex("00000001 0023 00000001 0012 0000 0005")
 
 
-# Of other group protocols, and of delegation tokens: a broker would make them for the gateway's principal.
-@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93, 38, 39, 40, 41])
+# Of the share coordinator, descriptions of topologies, and delegation tokens: a broker would make them
+# for the gateway's principal.
+@pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 93, 38, 39, 40, 41])
 @played
 async def test_api_not_meant_for_clients_is_neither_offered_nor_forwarded(
     world: GatewayFixture, api_key: int

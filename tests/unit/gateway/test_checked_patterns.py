@@ -8,7 +8,7 @@ from unittest.mock import patch
 from msgspec import UNSET
 
 from gateway.apis import topics
-from gateway.apis.context import RequestedPatterns
+from gateway.apis.context import ConnectionCaches
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.numbers import GatewayCounts
@@ -191,7 +191,7 @@ async def test_authorization_over_the_time_limit_yields_no_result(world: Gateway
 
 
 def test_pending_pattern_checks_of_a_connection_are_bounded() -> None:
-    looks = RequestedPatterns()
+    looks = ConnectionCaches().requested_patterns
     for number in range(100):
         looks.add("g", f"m{number}", "p" * 10_000)
     assert len(looks) == 6

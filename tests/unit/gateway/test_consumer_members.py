@@ -141,7 +141,7 @@ def last_join(world: GatewayFixture) -> JoinGroup:
     return asked
 
 
-@played(consumer_protocol=False)
+@played(consumer_protocol=False, streams_protocol=False)
 async def test_hb1_disabled_consumer_protocol_is_not_offered_and_is_refused(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [

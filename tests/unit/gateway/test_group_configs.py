@@ -135,8 +135,28 @@ async def test_list_shows_groups_with_settings_here_and_not_at_brokers(
     assert (await world.ask(LIST, 1, resource_types=[GROUP])).error_code == 14
 
 
-@played(consumer_protocol=False)
-async def test_while_the_consumer_protocol_is_off_settings_of_groups_pass_to_the_broker(
+@played
+async def test_ksq9_settings_of_streams_groups_are_checked_and_kafkas_internal_ones_hidden(
+    world: GatewayFixture,
+) -> None:
+    """A group that does not exist can have them, too."""
+    lag, standbys = "streams.acceptable.recovery.lag", "streams.num.standby.replicas"
+    assert await altered(world, change(lag, "7"), change(standbys, "1")) == 0
+    for name, value in (
+        (standbys, "3"),
+        ("streams.session.timeout.ms", "1"),
+        ("streams.assignor.name", "none"),
+    ):
+        assert await altered(world, change(name, value)) == INVALID_CONFIG
+    answer = await world.ask(DESCRIBE, 4, resources=[resource("g")], include_documentation=True)
+    shown = {config.name: config for config in answer.results[0].configs}
+    assert lag not in shown
+    assert (shown[standbys].value, shown[standbys].config_source) == ("1", OF_GROUP)
+    assert all("no effect" not in shown[name].documentation for name in shown if name.startswith("streams."))
+
+
+@played(consumer_protocol=False, streams_protocol=False)
+async def test_while_protocols_with_epochs_are_off_settings_of_groups_pass_to_the_broker(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[DESCRIBE] = {"results": [{**resource("g"), "error_code": 7, "configs": []}]}

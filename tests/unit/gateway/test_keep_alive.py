@@ -14,9 +14,11 @@ from gateway.wire.heartbeats import (
     HeartbeatRequest,
     KeepAlive,
     ShareKeepAlive,
+    StreamsKeepAlive,
     decode_consumer_heartbeat,
     decode_heartbeat,
     decode_share_heartbeat,
+    decode_streams_heartbeat,
 )
 from tests.harness.examples import scaled
 
@@ -24,6 +26,7 @@ SHORT: dict[int, tuple[Callable[..., Any], Any]] = {
     12: (decode_heartbeat, HeartbeatRequest),
     68: (decode_consumer_heartbeat, KeepAlive),
     76: (decode_share_heartbeat, ShareKeepAlive),
+    88: (decode_streams_heartbeat, StreamsKeepAlive),
 }
 VERSIONS = [(key, version) for key in SHORT for version in codec.versions(key)]
 MESSAGES = 30_000
@@ -38,6 +41,16 @@ NEWS: tuple[dict[str, Any], ...] = (
     {"server_assignor": ""},
     {"topic_partitions": []},
     {"topic_partitions": [{"topic_id": UUID(int=1), "partitions": [0]}]},
+    {"topology": {"epoch": 0, "subtopologies": []}},
+    {"active_tasks": []},
+    {"standby_tasks": [{"subtopology_id": "0", "partitions": [1]}]},
+    {"warmup_tasks": []},
+    {"process_id": ""},
+    {"user_endpoint": {"host": "h", "port": 40_000}},
+    {"client_tags": []},
+    {"task_offsets": [{"subtopology_id": "0", "partition": 1, "offset": 2}]},
+    {"task_end_offsets": []},
+    {"shutdown_application": True},
 )
 
 
@@ -45,6 +58,7 @@ def beat(random: Random, key: int, version: int) -> bytes:
     number, instance_id = random.choice([-1, 1, 2**31 - 1]), random.choice([None, "", "i1"])
     fields: dict[str, Any] = {"group_id": random.choice(NAMES), "member_id": random.choice(NAMES)}
     fields |= {"generation_id": number, "group_instance_id": instance_id}
+    fields |= {"endpoint_information_epoch": random.choice([-1, 0, 7])}
     fields |= {"member_epoch": number, "instance_id": instance_id} | random.choice([*NEWS, *[{}] * len(NEWS)])
     wanted = codec.REQUESTS[key](version=version).fields
     return codec.encode_request(

@@ -150,8 +150,9 @@ def test_description_of_many_members_is_built_in_slices() -> None:
                 group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
             )
         )
-        description = modern_groups._Description(ConsumerGroupDescribe, lambda _: True, "")
-        fields = await description._fields(Context(), answer, with_operations=False)  # type: ignore[arg-type]
+        description = modern_groups.Description(request=ConsumerGroupDescribe, is_on=lambda _: True)
+        asked = SimpleNamespace(include_authorized_operations=False)
+        fields = await description._describe(Context(), asked, answer)  # type: ignore[arg-type]
         described: Sequence[Any] = fields["members"]
         return described
 

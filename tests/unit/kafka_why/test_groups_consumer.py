@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from kafka_why.assign.model import InputError
 from kafka_why.contract.kafka.responses import (
@@ -11,7 +12,16 @@ from kafka_why.contract.kafka.responses import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, StreamsSnapshot
+from kafka_why.contract.kafka.streams_responses import (
+    NO_TASKS,
+    StreamsAssignment,
+    StreamsEndpoint,
+    StreamsGroupDescribeResponse,
+    StreamsGroupMemberDescription,
+    TaskIds,
+    TaskOffset,
+)
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.describe import (
@@ -210,7 +220,108 @@ def test_share_group_member_does_not_wait_for_other_members() -> None:
     assert "it gets orders 1-2 at its next heartbeat" in sentence
 
 
-@pytest.mark.parametrize("of", [SHARE, STREAMS])
-def test_assign_refuses_groups_that_are_not_of_consumers(of: GroupSnapshot) -> None:
-    with pytest.raises(InputError, match=f"group {of.group_id} is a {of.group_type} group"):
-        live_group(of, {}, ())
+def test_assign_refuses_share_groups() -> None:
+    with pytest.raises(InputError, match="group queue is a share group"):
+        live_group(SHARE, {}, ())
+
+
+def test_state_of_a_streams_group_has_its_processes() -> None:
+    row = state_row(STREAMS, "requests", 0)
+    assert row.streams is not None
+    assert [(one.members, one.active, one.standby, one.warm_up) for one in row.streams.processes] == [
+        (1, 2, 2, 0),
+        (1, 2, 2, 0),
+    ]
+    shown = state_table(row)
+    assert "PROCESS                              HOST            #MEMBERS #ACTIVE #STANDBY #WARM-UP" in shown
+    assert row.streams.stale_members == []
+
+
+def streams_member(name: str, process: str, **others: Any) -> StreamsGroupMemberDescription:
+    given: dict[str, Any] = {
+        "assignment": NO_TASKS,
+        "target_assignment": NO_TASKS,
+        "task_offsets": [],
+        "task_end_offsets": [],
+        **others,
+    }
+    return StreamsGroupMemberDescription(
+        member_id=name,
+        member_epoch=7,
+        instance_id=None,
+        rack_id=None,
+        client_id=name,
+        client_host="10.0.0.7",
+        topology_epoch=0,
+        process_id=process,
+        user_endpoint=StreamsEndpoint("h", 1) if process == "p1" else None,
+        client_tags=[],
+        **given,
+    )
+
+
+def streams_group(
+    *members: StreamsGroupMemberDescription,
+    pending: dict[str, StreamsAssignment] | UnsetType = UNSET,
+    **details: Any,
+) -> GroupSnapshot:
+    given: dict[str, Any] = {"topology_epoch": 0, "validated_topology_epoch": 0, **details}
+    return snapshot_of(
+        StreamsGroupDescribeResponse(
+            group_id="counts",
+            correlation_id="",
+            request="",
+            error_code=ErrorCode.NONE,
+            group_state="Reconciling",
+            group_epoch=7,
+            assignment_epoch=7,
+            assignor_name="sticky",
+            members=list(members),
+            pending=pending,
+            streams=StreamsSnapshot(subtopologies={"0": ["orders"]}, assignment_configs={}, **given),
+        )
+    )
+
+
+def tasks(active: tuple[int, ...] = (), standby: tuple[int, ...] = ()) -> StreamsAssignment:
+    return StreamsAssignment(
+        [TaskIds("0", list(active))] if active else [], [TaskIds("0", list(standby))] if standby else [], []
+    )
+
+
+def test_state_of_a_streams_group_says_why_nobody_has_tasks() -> None:
+    found = streams_group(
+        streams_member("t1", "p1"),
+        not_ready="Source topics are missing: orders.",
+        shutdown_requested_by="t1",
+        initial_deadline_ms=5_000,
+        topology_epoch=3,
+    )
+    shown = state_table(state_row(found, "requests", 0))
+    assert "No member has a task: Source topics are missing: orders." in shown
+    assert "The first target waits for more members" in shown
+    assert "Member t1 has asked to shut the application down." in shown
+    assert "With an older topology than the group's:\n  t1\n" in shown
+    assert "h:1" in shown
+
+
+def test_copy_of_a_task_in_another_process_is_not_waited_for() -> None:
+    """A thread of p1 waits for the other one to close its copy. The copies in p2 are no reason to wait."""
+    found = streams_group(
+        streams_member("a", "p1"),
+        streams_member("b", "p2", assignment=tasks(standby=(1, 2)), target_assignment=tasks(standby=(1, 2))),
+        streams_member("c", "p1", target_assignment=tasks(active=(1,), standby=(2,))),
+        pending={"a": tasks(standby=(1,))},
+    )
+    giving, waiting = state_row(found, "requests", 0).unsettled
+    assert giving.endswith("it has to give up standby 0 1")
+    assert "it gets standby 0 2 at its next heartbeat; it waits for active 0 1 of a" in waiting
+
+
+def test_state_behind_its_changelogs_is_listed_as_reported() -> None:
+    at = [TaskOffset("0", 1, 40), TaskOffset("0", 2, 70), TaskOffset("0", 3, 9)]
+    ends = [TaskOffset("0", 1, 1_240), TaskOffset("0", 2, 70)]
+    row = state_row(streams_group(streams_member("a", "p1", task_offsets=at, task_end_offsets=ends)), "r", 0)
+    assert row.streams is not None
+    assert row.streams.behind == {"0_1": {"a": 1_200}}
+    assert "as members last reported it:\n  0_1: 1200 records at a\n" in state_table(row)

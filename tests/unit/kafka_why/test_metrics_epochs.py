@@ -33,6 +33,17 @@ BEGUN = ("topics orders=3", "at 10s", "share A e0", "at 11s", "init watcher part
 DELETING = (*BEGUN, "share A -1", "delete admin")
 REFUSED = (*BEGUN, "at 12s", "init watcher error=15", "at 14s", "init watcher error=31", "share A e2")
 JOINED_AND_LEFT = (*BEGUN, "at 12s", "share A e2", "share B e0", "share B -1", "at 13s", "share A e3")
+STREAMS = (
+    "config group.streams.initial.rebalance.delay.ms=0 group.streams.assignment.interval.ms=0",
+    'topology "0: foo"',
+    "topics foo=2",
+    "stream A e0",
+    "stream B e0",
+    "stream B -1",
+    "stream A e2",
+    "stream A e4",
+)
+"""Kafka does not count the epoch of the member that leaves."""
 QUEUE, COUNTS = {"consumergroup": "queue"}, {"consumergroup": "counts"}
 G = {"consumergroup": "g"}
 
@@ -53,6 +64,8 @@ def scraped(*commands: str) -> Scraped:
         (SETTLED, f"{CONSUMER}_settling_seconds_bucket", {"le": "0.1"}, 1),
         (SETTLED, f"{CONSUMER}_settling_seconds_bucket", {"le": "5.0"}, 2),
         (SETTLED, "group_coordinator_rebalances_total", G, 2),
+        (STREAMS, f"{KAFKA}_streams_group_count", {"state": "stable"}, 1),
+        (STREAMS, f"{KAFKA}_streams_group_rebalance_count", {}, 2),
         (DELETING, f"{SHARE}_partitions", {**G, "state": "initialized"}, 0),
         (DELETING, f"{SHARE}_partitions", {**G, "state": "deleting"}, 3),
         (DELETING, f"{SHARE}_open_tasks", {**G, "kind": "initialize"}, 0),

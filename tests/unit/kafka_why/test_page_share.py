@@ -135,6 +135,19 @@ def test_observed_share_group_has_members_rebalances_and_a_picture(
     assert page.picture.lanes
 
 
+def test_page_of_a_streams_group_has_its_processes() -> None:
+    page = group_page(facts(observed_view("counts", 56)), None, (0, END_MS), END_MS)
+    assert page.streams is not None
+    assert [(one.members, one.active, one.standby) for one in page.streams.processes] == [
+        (1, 2, 2),
+        (1, 2, 2),
+    ]
+    with serving(fleet=fleet_of(observed_view("counts", 56)), read=without) as listening:
+        _, _, body = answer(listening, "/group?id=counts")
+    assert "Processes</h2>" in body.decode()
+    assert page.streams.processes[0].process_id in body.decode()
+
+
 POISON = suspect(deliveries=5, releases=5, released_by=("<b>a</b>", "b"), is_last=True, outcome=GONE)
 
 

@@ -227,7 +227,9 @@ def test_changed_patterns_and_changed_matches_are_told_apart() -> None:
     assert rebalance(history, 3).cause.member_ids == ["A"]
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in SCENARIOS.glob("consumer_t*.txt")))
+@pytest.mark.parametrize(
+    "name", sorted(p.stem for glob in ("consumer_t*", "streams_[!r]*") for p in SCENARIOS.glob(f"{glob}.txt"))
+)
 def test_every_epoch_has_its_cause_and_damaged_history_is_reported(name: str) -> None:
     history = of_scenario(name)
     whole = reported(history)

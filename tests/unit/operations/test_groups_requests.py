@@ -12,12 +12,14 @@ from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.admin.requests import GroupRequests
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from tests.harness.core_client import CoreClient
 from tests.unit.kafka_why.test_page_coordinator import pending
 
@@ -54,7 +56,7 @@ def test_describe_requests_are_sent_together_and_do_not_wait_for_views() -> None
     client = CoreClient()
     described, fetched = GroupRequests(client).describe(dict.fromkeys(GROUPS), with_offsets=True)
     assert described.keys() == fetched.keys() == set(GROUPS)
-    assert client.sent_first == len(client.sent) == 4 * len(GROUPS)
+    assert client.sent_first == len(client.sent) == 5 * len(GROUPS)
     assert {request.waits_for_views for request in client.sent} == {UNSET}
 
 
@@ -64,17 +66,18 @@ def type_of(answer: GroupSnapshot | ErrorCode) -> str:
 
 
 def test_describe_uses_the_request_of_the_groups_type_and_all_if_it_changed() -> None:
-    made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
+    made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup, "streams": StreamsGroup}
     client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
     types = dict(zip(made, made, strict=True))
     described, _ = GroupRequests(client).describe(types)
     assert {name: type_of(answer) for name, answer in described.items()} == types
-    assert [type(it) for it in client.sent] == [DescribeGroup, ConsumerGroupDescribe, ShareGroupDescribe]
+    asked = [DescribeGroup, ConsumerGroupDescribe, ShareGroupDescribe, StreamsGroupDescribe]
+    assert [type(it) for it in client.sent] == asked
     for name, known in permutations(made, 2):
         client.sent.clear()
         described, _ = GroupRequests(client).describe({name: known})
         assert type_of(described[name]) == name
-        assert len(client.sent) == 4
+        assert len(client.sent) == 1 + len(made)
     described, _ = GroupRequests(client).describe({"gone": "share"})
     gone = described["gone"]
     assert isinstance(gone, GroupSnapshot)

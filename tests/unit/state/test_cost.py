@@ -5,21 +5,26 @@ The work is counted in instructions of the interpreter, so that the counts do no
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from bench.consumer_groups import FormedConsumers
 from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
+from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
 from state import timeline as timeline_module
 from state.config import CoordinatorConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.streams_group import StreamsGroup, StreamsGroupState
 from state.timeline import Row, Timeline
+from tests.harness.streams_requests import topology_of
 
 SMALL, LARGE = 20, 500
 
@@ -82,6 +87,49 @@ def test_the_work_of_a_heartbeat_is_the_same_in_a_large_consumer_group() -> None
 
 def test_a_heartbeat_that_moves_to_a_target_does_not_visit_all_members() -> None:
     assert work_of_heartbeat(LARGE, moves=True) == work_of_heartbeat(SMALL, moves=True)
+
+
+def work_of_keep_alive_of_streams(members: int) -> int:
+    """Return the work of a heartbeat that keeps the session of a streams group's member alive. The group has
+    reached its target: one member has the task.
+    """
+    config = CoordinatorConfig(
+        group_streams_initial_rebalance_delay_ms=0, group_streams_assignment_interval_ms=0
+    )
+    timeline = Timeline(GROUP_ID, None, config)
+    tasks: dict[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+    images = {"foo": TopicImage(UUID(int=1), 1)}
+    joined = {"rebalance_timeout_ms": 1, "topology": topology_of("0: foo"), "topics": images, **tasks}
+
+    def beat(number: int, epoch: int, sent: Mapping[str, Any]) -> Row:
+        request = StreamsGroupHeartbeat(
+            group_id=GROUP_ID,
+            correlation_id="c",
+            reply_partition=0,
+            api_version=1,
+            client_id="c",
+            member_id=f"thread-{number:03}",
+            member_epoch=epoch,
+            endpoint_information_epoch=0,
+            **sent,
+        )
+        return Row(1, f"requests-0-{number}", request)
+
+    for number in range(members):
+        timeline.apply(beat(number, 0, joined))
+    for number in range(members):
+        timeline.apply(beat(number, number + 2, {}))
+    group = timeline.group
+    assert isinstance(group, StreamsGroup)
+    assert group.state is StreamsGroupState.STABLE
+    row = beat(members - 1, members + 1, {})
+    work = instructions(lambda: timeline.apply(row))
+    assert not timeline.faults
+    return work
+
+
+def test_the_work_of_a_keep_alive_is_the_same_in_a_large_streams_group() -> None:
+    assert work_of_keep_alive_of_streams(200) == work_of_keep_alive_of_streams(SMALL)
 
 
 def work_of_each_leave(members: int) -> float:

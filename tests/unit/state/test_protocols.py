@@ -24,6 +24,7 @@ GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ShareGroup", "ConfigsOnly", "Ka
 MAY_ASK = {
     "kafka/protocols.py": "what is stored may be settings without a group",
     "kafka/consumer/heartbeat.py": "a classic group is converted, others are not",
+    "kafka/streams/heartbeat.py": "an Empty classic group is converted, others are not",
 }
 
 

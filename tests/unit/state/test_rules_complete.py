@@ -12,6 +12,7 @@ from tests.harness.scenario_player import ScenarioPlayer
 ROOT = Path(__file__).parents[3]
 TESTS = (
     "state/test_other_groups",
+    "state/test_streams_reconciliation",
     "kafka_why/test_observed",
     "kafka_why/test_observed_share",
     "kafka_why/test_observed_sightings",
@@ -22,7 +23,7 @@ TESTS = (
 
 @cache
 def documented() -> set[str]:
-    return set(rules_of("rules", "rules-consumer", "rules-share", "observe"))
+    return set(rules_of("rules", "rules-consumer", "rules-share", "rules-streams", "observe"))
 
 
 def in_code() -> set[str]:

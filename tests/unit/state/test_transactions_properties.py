@@ -234,7 +234,7 @@ def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOut
     [
         ("is_reached", reached_whatever_the_position),
         ("is_reached", reached_from_the_beginning),
-        ("is_over", lambda _, __: False),
+        ("is_transaction_over", lambda _, __: False),
         ("is_overtaken", lambda _, __: False),
         ("outcome_of", by_the_marker_alone),
         ("is_later_in_log", lambda _, __: True),

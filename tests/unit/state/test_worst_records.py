@@ -17,7 +17,7 @@ from kafka_why.contract.layout import DENSE_RECORD_BYTES
 from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst
-from tests.harness.worst_share_requests import all_worst
+from tests.harness.worst_streams_requests import all_worst
 from tests.spark.log import LAYOUT, T0, Record
 
 # The figures of docs/tuning.md, with a margin for a busy machine.

@@ -14,11 +14,16 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
+from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
+from kafka_why.contract.kafka.streams_responses import StreamsTopicInfo
+from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
+from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot as rocketmq_snapshot
+from state.timeline import Row, Timeline
 from streaming.service.topic_watch import group_topics
 from streaming.service.topic_watch.group_topics import (
     RESOLUTIONS_APART_S,
@@ -193,6 +198,36 @@ def test_classic_and_rocketmq_groups_are_sent_no_topics() -> None:
     watch.groups.apply(b"deleted", None)
     assert (watch.groups.names(), watch.groups.has_patterns()) == (set(), False)
     assert [watch.see(t=GROWN) for _ in range(3)] == [[]] * 3
+
+
+def test_streams_group_is_sent_required_topics_that_change() -> None:
+    """Row KSQ3. Its view has the source and internal topics, also those that are missing."""
+    changelog = StreamsTopicInfo(name="s")
+    subtopology = Subtopology(subtopology_id="0", source_topics=["t"], state_changelog_topics=[changelog])
+    joins = StreamsGroupHeartbeat(
+        group_id="g",
+        correlation_id="c",
+        reply_partition=0,
+        api_version=1,
+        client_id="me",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1,
+        topology=StreamsTopology(0, [subtopology]),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+        process_id="p",
+        topics={"t": OLD, "s": None},
+    )
+    timeline = Timeline("g", None, CoordinatorConfig())
+    timeline.apply(Row(1, "requests-0-0", joins))
+    assert isinstance(timeline.group, StreamsGroup)
+    watch = Watch()
+    watch.groups.apply(b"g", encode(view_of(timeline.group)))
+    assert watch.groups.names() == {"t", "s"}
+    assert watch.see(t=OLD, s=None) == []
+    assert watch.see(t=GROWN, s=OTHER) == [told("g", t=GROWN, s=OTHER)]
 
 
 def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None:

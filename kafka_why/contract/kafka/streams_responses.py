@@ -1,0 +1,182 @@
+"""The responses of streams groups (KIP-1071): see `kafka_why.contract.kafka.responses`."""
+
+from enum import IntEnum
+
+from msgspec import UNSET, Struct, UnsetType
+
+from kafka_why.contract.kafka.responses import EpochsDescription
+from kafka_why.contract.kafka.snapshot import StreamsSnapshot
+from kafka_why.contract.messages import Int16, Int32, Int64, Response, ShortStr
+
+
+class KeyValue(Struct, frozen=True):
+    """A tag of a client, or a setting of an internal topic."""
+
+    key: ShortStr
+    value: ShortStr
+
+
+class StreamsTopicInfo(Struct, frozen=True, kw_only=True):
+    """An internal topic. `partitions` is 0 if the number is still to be decided, and `replication_factor` is
+    0 for the brokers' default.
+    """
+
+    name: ShortStr
+    partitions: Int32 = 0
+    replication_factor: Int16 = 0
+    topic_configs: list[KeyValue] = []
+
+
+class StreamsEndpoint(Struct, frozen=True):
+    """The address at which an application answers interactive queries."""
+
+    host: ShortStr
+    port: Int32
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class TaskIds(Struct, frozen=True):
+    """Tasks of one subtopology, by partition."""
+
+    subtopology_id: ShortStr
+    partitions: list[Int32]
+
+
+class TaskOffset(Struct, frozen=True):
+    """The sum of a task's positions, or of the end offsets, in its changelog topics."""
+
+    subtopology_id: ShortStr
+    partition: Int32
+    offset: Int64
+
+
+class StatusCode(IntEnum):
+    """Conditions that a member is told of. They are not errors. Source:
+    StreamsGroupHeartbeatResponse.Status.
+    """
+
+    STALE_TOPOLOGY = 0
+    MISSING_SOURCE_TOPICS = 1
+    INCORRECTLY_PARTITIONED_TOPICS = 2
+    MISSING_INTERNAL_TOPICS = 3
+    SHUTDOWN_APPLICATION = 4
+    ASSIGNMENT_DELAYED = 5
+    MISSING_CLIENT_TAGS = 6
+
+
+class StreamsStatus(Struct, frozen=True):
+    """A condition, and its text for people."""
+
+    status_code: StatusCode
+    status_detail: str
+
+
+class StreamsTopicPartitions(Struct, frozen=True):
+    """Partitions, sorted, of one topic."""
+
+    topic: str
+    partitions: list[int]
+
+
+class EndpointToPartitions(Struct, frozen=True):
+    """The partitions that the application at one endpoint processes or keeps copies of."""
+
+    user_endpoint: StreamsEndpoint
+    active_partitions: list[StreamsTopicPartitions]
+    standby_partitions: list[StreamsTopicPartitions]
+
+
+class CreatableStreamsTopic(Struct, frozen=True):
+    """An internal topic to create. `replication_factor` is -1 for the brokers' default."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    topic_configs: list[KeyValue]
+
+
+class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="StreamsGroupHeartbeat"):
+    """The three lists of tasks are all set, or all None if the member already knows its tasks.
+
+    `create_topics` and `needs_topics` are for the sender's gateway and are not sent to the client; each is
+    omitted if it is empty. The gateway creates the topics of `create_topics` with the client's rights, and
+    puts the topics of these names that it reads from the brokers into the member's next heartbeats
+    (`StreamsGroupHeartbeat.topics`), until an answer has no `needs_topics`. An answer with an error has only
+    the error and its text.
+    """
+
+    error_message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    acceptable_recovery_lag: int = -1
+    task_offset_interval_ms: int = 0
+    status: list[StreamsStatus] = []
+    active_tasks: list[TaskIds] | None = None
+    standby_tasks: list[TaskIds] | None = None
+    warmup_tasks: list[TaskIds] | None = None
+    endpoint_information_epoch: int = 0
+    partitions_by_user_endpoint: list[EndpointToPartitions] | None = None
+    create_topics: list[CreatableStreamsTopic] | UnsetType = UNSET
+    needs_topics: list[str] | UnsetType = UNSET
+
+
+class SubtopologyDescription(Struct, frozen=True, kw_only=True):
+    """A subtopology, with its topics sorted by name. Numbers of partitions are 0 while they are undecided."""
+
+    subtopology_id: str
+    source_topics: list[str]
+    repartition_sink_topics: list[str]
+    state_changelog_topics: list[StreamsTopicInfo]
+    repartition_source_topics: list[StreamsTopicInfo]
+
+
+class TopologyDescription(Struct, frozen=True):
+    """The topology of a group: configured if it is ready, else as the first member sent it."""
+
+    epoch: int
+    subtopologies: list[SubtopologyDescription]
+
+
+class StreamsAssignment(Struct, frozen=True):
+    """The tasks of a member by role."""
+
+    active_tasks: list[TaskIds]
+    standby_tasks: list[TaskIds]
+    warmup_tasks: list[TaskIds]
+
+
+NO_TASKS = StreamsAssignment([], [], [])
+
+
+class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
+    """A member. `assignment` has no task that the member still has to give up."""
+
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topology_epoch: int
+    process_id: str
+    user_endpoint: StreamsEndpoint | None
+    client_tags: list[KeyValue]
+    task_offsets: list[TaskOffset]
+    task_end_offsets: list[TaskOffset]
+    assignment: StreamsAssignment
+    target_assignment: StreamsAssignment
+
+
+class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="StreamsGroupDescribe"):
+    """A streams group. `topology` is None if the group has none. `assignor_name` is the assignor of the next
+    target assignment. `streams` and `pending`, the tasks that members still have to give up, by member id,
+    are for the project's own tools and not sent to clients of Kafka.
+    """
+
+    topology: TopologyDescription | None = None
+    members: list[StreamsGroupMemberDescription] = []
+    streams: StreamsSnapshot | UnsetType = UNSET
+    pending: dict[str, StreamsAssignment] | UnsetType = UNSET

@@ -1,0 +1,129 @@
+"""The additional rows that describe a streams group: its processes with their tasks, and why none has any."""
+
+from collections import Counter
+
+from msgspec import Struct
+
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot, flat
+from kafka_why.streams_tasks import ACTIVE, STANDBY, WARM_UP, role_and_task
+from kafka_why.wording import Column, VisibleText, count, render_table
+
+MAX_TASKS = 20
+"""The maximum number of tasks whose state is listed as behind."""
+
+
+class ProcessRow(Struct, frozen=True):
+    """A process of an application: the number of its members, which are threads, and of their tasks by role.
+    `endpoint` is the address for interactive queries, or None.
+    """
+
+    process_id: str
+    host: str
+    members: int
+    active: int
+    standby: int
+    warm_up: int
+    endpoint: str | None
+
+
+class StreamsRow(Struct, frozen=True, kw_only=True):
+    """The state of a streams group. `not_ready` says why its topics are not valid, and `stale_members` are
+    those with an older topology. Until `initial_deadline_ms` the first target assignment waits for members.
+    `behind` has the members whose state of a task was behind its changelog topics, by task: the records that
+    were missing at the member's last report.
+    """
+
+    processes: list[ProcessRow]
+    not_ready: str | None
+    shutdown_requested_by: str | None
+    initial_deadline_ms: int | None
+    stale_members: list[str]
+    behind: dict[str, dict[str, int]]
+
+
+def process_of(member: MemberSnapshot) -> str:
+    """Return the process of a member of a streams group; a member without one is a process by itself."""
+    streams = member.consumer.streams if member.consumer is not None else None
+    return (streams.process_id if streams else "") or member.member_id
+
+
+def streams_row(group: GroupSnapshot) -> StreamsRow | None:
+    """Return the row of a streams group, or None for another group."""
+    if not (group.consumer and group.consumer.streams):
+        return None
+    found = group.consumer.streams
+    of_process: dict[str, list[MemberSnapshot]] = {}
+    for member in group.members:
+        of_process.setdefault(process_of(member), []).append(member)
+    return StreamsRow(
+        processes=[_process_row(process_id, threads) for process_id, threads in sorted(of_process.items())],
+        not_ready=found.not_ready or None,
+        shutdown_requested_by=found.shutdown_requested_by or None,
+        initial_deadline_ms=found.initial_deadline_ms or None,
+        stale_members=[
+            member.member_id
+            for member in group.members
+            if member.consumer
+            and member.consumer.streams
+            and member.consumer.streams.topology_epoch < (found.topology_epoch or 0)
+        ],
+        behind=_behind(group.members),
+    )
+
+
+def _behind(members: list[MemberSnapshot]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for member in members:
+        streams = member.consumer.streams if member.consumer is not None else None
+        for task, lag in ((streams.lags or {}) if streams else {}).items():
+            if lag:
+                found.setdefault(task, {})[member.member_id] = lag
+    return dict(sorted(found.items()))
+
+
+def _process_row(process_id: str, threads: list[MemberSnapshot]) -> ProcessRow:
+    known = [member.consumer for member in threads if member.consumer is not None]
+    counts = Counter(role_and_task(shown)[0] for member in known for shown in flat(member.assigned))
+    endpoints = [member.streams.user_endpoint for member in known if member.streams]
+    return ProcessRow(
+        process_id=process_id,
+        host=threads[0].client_host,
+        members=len(threads),
+        active=counts[ACTIVE],
+        standby=counts[STANDBY],
+        warm_up=counts[WARM_UP],
+        endpoint=next(filter(None, endpoints), None),
+    )
+
+
+def streams_text(row: StreamsRow) -> list[str]:
+    """Return lines about the group's processes, and about what its members wait for."""
+    lines = []
+    if row.not_ready is not None:
+        lines += ["", f"No member has a task: {row.not_ready}"]
+    if row.initial_deadline_ms is not None:
+        lines += ["", "The first target waits for more members (streams.initial.rebalance.delay.ms)."]
+    if row.shutdown_requested_by is not None:
+        lines += ["", f"Member {row.shutdown_requested_by} has asked to shut the application down."]
+    if row.stale_members:
+        lines += ["", "With an older topology than the group's:"]
+        lines += [f"  {member_id}" for member_id in row.stale_members]
+    if row.behind:
+        lines += ["", "State behind its changelog topics, as members last reported it:"]
+        lines += [f"  {task}: {_lags_text(lags)}" for task, lags in list(row.behind.items())[:MAX_TASKS]]
+        lines += [f"  and {len(row.behind) - MAX_TASKS} more tasks"] if len(row.behind) > MAX_TASKS else []
+    return [*lines, "", _process_table(row.processes)] if row.processes else lines
+
+
+def _lags_text(lags: dict[str, int]) -> str:
+    return ", ".join(f"{count(lag, 'record')} at {member_id}" for member_id, lag in lags.items())
+
+
+def _process_table(processes: list[ProcessRow]) -> VisibleText:
+    columns = [Column("PROCESS", 36), Column("HOST"), Column("#MEMBERS", 8), Column("#ACTIVE", 7)]
+    columns += [Column("#STANDBY", 8), Column("#WARM-UP", 8), Column("ENDPOINT", 0)]
+    cells = [
+        [one.process_id, one.host, one.members, one.active, one.standby, one.warm_up, one.endpoint]
+        for one in processes
+    ]
+    return render_table(columns, cells)

@@ -1,0 +1,1 @@
+"""The rules of streams groups (KIP-1071): membership, topology and tasks."""

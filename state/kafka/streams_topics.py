@@ -1,0 +1,310 @@
+"""The topics of a topology: those that it requires, and the numbers of partitions and tasks that follow from
+the topics that exist. Rows KST4 to KST15.
+
+A topology is configured when all its source topics exist, its repartition and changelog topics exist with the
+right numbers of partitions, and copartitioned topics have equal numbers. Source: InternalTopicManager,
+RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from assignors.kafka.sticky_tasks import SubtopologyTasks
+from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
+from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic, StatusCode, StreamsTopicInfo
+from kafka_why.contract.kafka.wording import counted, listed
+from state.kafka.group import Topic
+
+KnownTopics = Mapping[str, Topic | None]
+"""Topics by name, None for a topic that does not exist. A topic without an entry is unknown."""
+
+_SHOWN = 3
+"""The number of topics that a text names."""
+
+
+class InvalidTopologyError(Exception):
+    """No topics can make the topology valid, so the request is refused (row KST15)."""
+
+
+class ConfiguredTopology(Struct, frozen=True):
+    """A topology whose topics are right. `subtopologies` are sorted by id and have all numbers of partitions.
+    `tasks` is by the id of the subtopology, sorted.
+    """
+
+    subtopologies: list[Subtopology]
+    tasks: dict[str, SubtopologyTasks]
+
+
+class TopologyProblem(Struct, frozen=True):
+    """The first reason why a topology is not ready: the status of its members, a text for people, and the
+    topics concerned. `create` are missing internal topics that are known not to exist, sorted by name.
+    """
+
+    status: StatusCode
+    detail: str
+    topics: list[str]
+    create: list[CreatableStreamsTopic] = []
+
+
+class _Problem(Exception):
+    """The topology is not ready."""
+
+    def __init__(self, status: StatusCode, detail: str, *topics: str) -> None:
+        super().__init__(detail)
+        self.problem = TopologyProblem(status, detail, sorted(topics))
+
+
+def required_topics(topology: StreamsTopology) -> set[str]:
+    """Return the names of the source, repartition source and changelog topics."""
+    return {
+        name
+        for subtopology in topology.subtopologies
+        for names in (source_topics(subtopology), _names(subtopology.state_changelog_topics))
+        for name in names
+    }
+
+
+def source_topics(subtopology: Subtopology) -> list[str]:
+    """Return the names of the topics that the tasks of a subtopology read, without duplicates."""
+    return list(dict.fromkeys([*subtopology.source_topics, *_names(subtopology.repartition_source_topics)]))
+
+
+def _names(topics: Iterable[StreamsTopicInfo]) -> list[str]:
+    return [topic.name for topic in topics]
+
+
+def malformed_topology(topology: StreamsTopology) -> str | None:
+    """Return the fault of a topology that no client of Kafka sends, or None. Kafka's coordinator raises an
+    error for it (rows KSH16, KSB14).
+    """
+    if topology.epoch < 0:
+        return f"The topology epoch is negative: {topology.epoch}."
+    seen = set[str]()
+    for subtopology in topology.subtopologies:
+        if subtopology.subtopology_id in seen:
+            return f"Subtopology {subtopology.subtopology_id} occurs twice."
+        seen.add(subtopology.subtopology_id)
+        for group in subtopology.copartition_groups:
+            for indexes, topics in (
+                (group.source_topics, subtopology.source_topics),
+                (group.repartition_source_topics, subtopology.repartition_source_topics),
+            ):
+                for index in indexes:
+                    if not 0 <= index < len(topics):
+                        return f"Subtopology {subtopology.subtopology_id} has no copartitioned topic {index}."
+    return None
+
+
+def difference(known: StreamsTopology, sent: StreamsTopology) -> str | None:
+    """Return the first difference of the topology that a member sends from that of the group, or None. The
+    order of lists counts, too (row KST3).
+    """
+    if known == sent:
+        return None
+    if known.epoch != sent.epoch:
+        return f"topology epoch {sent.epoch} instead of {known.epoch}"
+    before = {subtopology.subtopology_id: subtopology for subtopology in known.subtopologies}
+    after = {subtopology.subtopology_id: subtopology for subtopology in sent.subtopologies}
+    for id_ in sorted(before.keys() ^ after.keys()):
+        return f"subtopology {id_} is {'missing' if id_ in before else 'new'}"
+    for id_ in sorted(before):
+        for field in Subtopology.__struct_fields__:
+            if getattr(before[id_], field) != getattr(after[id_], field):
+                return f"subtopology {id_} has other {field.replace('_', ' ')}"
+    return "the order of its subtopologies"
+
+
+def configure(topology: StreamsTopology, known: KnownTopics) -> ConfiguredTopology | TopologyProblem:
+    """Return the topology with all its numbers of partitions and tasks, or the first reason why it is not
+    ready (row KST5). InvalidTopologyError: it can never be ready.
+    """
+    try:
+        return _Configuration(topology, known).configure()
+    except _Problem as found:
+        return found.problem
+
+
+class _Configuration:
+    """The computation of one configured topology. `_decided` are the numbers of partitions that internal
+    topics should have.
+    """
+
+    def __init__(self, topology: StreamsTopology, known: KnownTopics) -> None:
+        self._subtopologies = sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
+        self._known = known
+        self._existing = {name: topic.partitions for name, topic in known.items() if topic is not None}
+        self._decided: dict[str, int] = {}
+        self._fixed = {
+            topic.name: topic.partitions
+            for subtopology in self._subtopologies
+            for topic in subtopology.repartition_source_topics
+            if topic.partitions
+        }
+
+    def configure(self) -> ConfiguredTopology | TopologyProblem:
+        self._check_sources()
+        self._decide_repartition_topics()
+        for subtopology in self._subtopologies:
+            for group in subtopology.copartition_groups:
+                self._copartition(subtopology, group)
+        tasks = {one.subtopology_id: self._tasks(one) for one in self._subtopologies}
+        self._decide_changelogs(tasks)
+        internal = self._internal_topics()
+        self._check_internal_topics(internal)
+        return self._missing(internal) or ConfiguredTopology(
+            [_with_counts(one, internal) for one in self._subtopologies], tasks
+        )
+
+    def _check_sources(self) -> None:
+        """Row KST6: all source topics exist."""
+        sources = {name for one in self._subtopologies for name in one.source_topics}
+        if missing := sorted(sources - self._existing.keys()):
+            status = StatusCode.MISSING_SOURCE_TOPICS
+            raise _Problem(status, f"Source topics are missing: {_listed(missing)}.", *missing)
+
+    def _decide_repartition_topics(self) -> None:
+        """Row KST7: a topic has the number that the client fixed, or else the largest number of the topics
+        from which it is written. Those may be repartition topics, so this takes several rounds.
+        """
+        self._decided.update(self._fixed)
+        open_sinks = list(self._sinks())
+        while open_sinks:
+            left = [(one, sink) for one, sink in open_sinks if not self._decide_sink(one, sink)]
+            if len(left) == len(open_sinks):
+                sinks = sorted(sink for _, sink in left)
+                raise InvalidTopologyError(
+                    "Repartition topics have no number of partitions, perhaps because of a loop:"
+                    f" {_listed(sinks)}."
+                )
+            open_sinks = left
+        read = {name for one in self._subtopologies for name in _names(one.repartition_source_topics)}
+        if unwritten := sorted(read - self._decided.keys()):
+            raise InvalidTopologyError(
+                f"Repartition topics have neither a number of partitions nor a writer: {_listed(unwritten)}."
+            )
+
+    def _sinks(self) -> Iterator[tuple[Subtopology, str]]:
+        for subtopology in self._subtopologies:
+            for sink in subtopology.repartition_sink_topics:
+                if sink not in self._decided:
+                    yield subtopology, sink
+
+    def _decide_sink(self, subtopology: Subtopology, sink: str) -> bool:
+        """Decide the number of a topic that the subtopology writes. Return False if it is still open."""
+        if sink in self._decided:
+            return True
+        counts = [self._existing[name] for name in subtopology.source_topics]
+        counts += [
+            self._decided[name]
+            for name in _names(subtopology.repartition_source_topics)
+            if name in self._decided
+        ]
+        if counts:
+            self._decided[sink] = max(counts)
+        return bool(counts)
+
+    def _copartition(self, subtopology: Subtopology, group: CopartitionGroup) -> None:
+        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions."""
+        names = _names(subtopology.repartition_source_topics)
+        repartition = [names[index] for index in group.repartition_source_topics]
+        sources = [subtopology.source_topics[index] for index in group.source_topics]
+        if sources:
+            count = self._same_count({name: self._count(name) for name in sources})
+        elif self._fixed:
+            count = self._same_count(self._fixed)
+        else:
+            count = max((self._count(name) for name in repartition), default=0)
+        for name in repartition:
+            if name in self._fixed and self._count(name) != count:
+                has = counted(self._count(name), "partition")
+                raise _incorrect(
+                    f"Repartition topic {name} has {has}, but topics copartitioned with it have {count}.",
+                    name,
+                )
+            if name not in self._fixed:
+                self._decided[name] = count
+
+    def _same_count(self, counts: Mapping[str, int]) -> int:
+        found = set(counts.values())
+        if len(found) > 1:
+            each = ", ".join(
+                f"{name} has {counted(count, 'partition')}" for name, count in sorted(counts.items())
+            )
+            raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.", *counts)
+        return found.pop()
+
+    def _count(self, name: str) -> int:
+        """Return the number of partitions of a source or repartition topic: the real one if it exists."""
+        count = self._existing.get(name)
+        return self._decided[name] if count is None else count
+
+    def _tasks(self, subtopology: Subtopology) -> SubtopologyTasks:
+        """Row KST11: a subtopology has as many tasks as its largest topic has partitions."""
+        topics = source_topics(subtopology)
+        if not topics:
+            raise InvalidTopologyError(f"Subtopology {subtopology.subtopology_id} has no source topic.")
+        count = max(self._count(name) for name in topics)
+        return SubtopologyTasks(count, bool(subtopology.state_changelog_topics))
+
+    def _decide_changelogs(self, tasks: Mapping[str, SubtopologyTasks]) -> None:
+        """Row KST10: a changelog topic has a partition for each task."""
+        for subtopology in self._subtopologies:
+            for name in _names(subtopology.state_changelog_topics):
+                self._decided[name] = tasks[subtopology.subtopology_id].count
+
+    def _internal_topics(self) -> dict[str, StreamsTopicInfo]:
+        """Return the repartition and changelog topics that the topology needs, sorted by name."""
+        found = {
+            topic.name: replace(topic, partitions=self._decided[topic.name])
+            for one in self._subtopologies
+            for topics in (one.repartition_source_topics, one.state_changelog_topics)
+            for topic in topics
+        }
+        return dict(sorted(found.items()))
+
+    def _check_internal_topics(self, internal: Mapping[str, StreamsTopicInfo]) -> None:
+        """Row KST12: internal topics that exist have the right numbers of partitions."""
+        for name, topic in internal.items():
+            exists = self._existing.get(name)
+            if exists is not None and exists != topic.partitions:
+                expected = counted(topic.partitions, "partition")
+                raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.", name)
+
+    def _missing(self, internal: Mapping[str, StreamsTopicInfo]) -> TopologyProblem | None:
+        """Row KST13: internal topics that do not exist have to be created. A topic of which nothing is known
+        may exist, so it is not in `create`.
+        """
+        missing = {name: topic for name, topic in internal.items() if name not in self._existing}
+        if not missing:
+            return None
+        return TopologyProblem(
+            StatusCode.MISSING_INTERNAL_TOPICS,
+            f"Internal topics are missing: {_listed(list(missing))}.",
+            list(missing),
+            [
+                CreatableStreamsTopic(
+                    name, topic.partitions, topic.replication_factor or -1, topic.topic_configs
+                )
+                for name, topic in missing.items()
+                if name in self._known
+            ],
+        )
+
+
+def _with_counts(subtopology: Subtopology, internal: Mapping[str, StreamsTopicInfo]) -> Subtopology:
+    """Return the subtopology with the decided numbers of partitions."""
+    return replace(
+        subtopology,
+        repartition_source_topics=[internal[one.name] for one in subtopology.repartition_source_topics],
+        state_changelog_topics=[internal[one.name] for one in subtopology.state_changelog_topics],
+    )
+
+
+def _incorrect(detail: str, *topics: str) -> _Problem:
+    return _Problem(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail, *topics)
+
+
+def _listed(names: list[str]) -> str:
+    return listed(names, "topic", _SHOWN)

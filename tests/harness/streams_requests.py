@@ -1,0 +1,209 @@
+"""The requests of streams groups, from scenario commands.
+
+A member's StreamsGroupHeartbeat is that of `consumer_requests` with `stream` before it:
+
+    stream A e0 process=p1 host=h1:1 rack=r1 tags=zone:a,cluster:b timeout=60s
+                                        joins, with these options or as it joined before
+    stream A e2                         a keep-alive; with `full` it sends what it joined with
+    stream A e2 A[0,1] S[1:2]           has active tasks 0_0 and 0_1, and standby 1_2; `own[]`: none
+    stream A e2 offsets[0,1:50] ends[0] offsets of tasks; `epE=3` its endpoint epoch, `shutdown=yes`
+    stream A(ia) -2                     leaves for a while
+
+`topology "0: foo +s; 1: <r1:7 >r2 a b {a,r1}"` sets the topology of all later joins, `epoch=1` its epoch. A
+subtopology has sources, changelogs (`+s`), repartition sources with or without a number (`<r1:7`), sinks
+(`>r2`), copartition groups, and patterns (`~foo.*`). `topology=` in a join replaces it, `none` leaves it out.
+
+`facts=none`: the gateway could not reach the brokers. By default a join has the required topics, and other
+heartbeats those of the member's last `needs_topics`. `lists=A`: only these lists are given.
+"""
+
+import re
+from collections.abc import Callable, Collection
+
+from kafka_why.contract.kafka.requests import AnyRequest
+from kafka_why.contract.kafka.responses import AnyResponse
+from kafka_why.contract.kafka.streams_requests import (
+    CopartitionGroup,
+    StreamsGroupDescribe,
+    StreamsGroupHeartbeat,
+    StreamsTopology,
+    Subtopology,
+)
+from kafka_why.contract.kafka.streams_responses import (
+    KeyValue,
+    StreamsEndpoint,
+    StreamsGroupHeartbeatResponse,
+    StreamsTopicInfo,
+    TaskIds,
+    TaskOffset,
+)
+from state.kafka.streams_topics import required_topics
+from tests.harness import consumer_requests, options, share_requests
+from tests.harness.cluster import Cluster
+from tests.harness.common import Common
+
+PREFIX = "stream "
+JOINED_WITH = ("process", "host", "rack", "tags", "timeout", "topology", "client", "epoch-of-topology")
+DEFAULT_TOPOLOGY = "0: foo"
+
+
+def expand(command: str) -> str:
+    """Return a member's heartbeat as a command with a verb, any other command unchanged."""
+    if command.startswith(PREFIX):
+        return f"stream-{consumer_requests.expand(command.removeprefix(PREFIX))}"
+    return share_requests.expand(command)
+
+
+def topology_of(text: str, epoch: int = 0) -> StreamsTopology:
+    """Return the topology of a text such as `0: foo +s; 1: <r1:7`."""
+    return StreamsTopology(epoch, [_subtopology(part.strip()) for part in text.split(";") if part.strip()])
+
+
+def _subtopology(text: str) -> Subtopology:
+    id_, _, rest = text.partition(":")
+    words = rest.split()
+    sources = [word for word in words if re.match(r"[\w.]", word)]
+    repartition = [_topic(word[1:]) for word in words if word.startswith("<")]
+    return Subtopology(
+        subtopology_id=id_,
+        source_topics=sources,
+        source_topic_regex=[word[1:] for word in words if word.startswith("~")],
+        state_changelog_topics=[_topic(word[1:]) for word in words if word.startswith("+")],
+        repartition_sink_topics=[word[1:] for word in words if word.startswith(">")],
+        repartition_source_topics=repartition,
+        copartition_groups=[
+            _copartition(word[1:-1].split(","), sources, [topic.name for topic in repartition])
+            for word in words
+            if word.startswith("{")
+        ],
+    )
+
+
+def _topic(text: str) -> StreamsTopicInfo:
+    name, _, partitions = text.partition(":")
+    return StreamsTopicInfo(name=name, partitions=int(partitions or 0))
+
+
+def _copartition(names: list[str], sources: list[str], repartition: list[str]) -> CopartitionGroup:
+    """`{a,r1}`; a number is an index of a source."""
+    return CopartitionGroup(
+        [int(name) if name.isdigit() else sources.index(name) for name in names if name not in repartition],
+        [],
+        [repartition.index(name) for name in names if name in repartition],
+    )
+
+
+def streams_heartbeat(
+    common: Common,
+    given: dict[str, str],
+    joined_with: dict[str, str],
+    cluster: Cluster,
+    *,
+    topology: tuple[str, int],
+    needs: Collection[str],
+) -> AnyRequest:
+    """Return the heartbeat of a member. `joined_with` are the member's options so far, `needs` the topics
+    that its last answer asked for.
+    """
+    epoch = int(given["epoch"])
+    is_full = epoch == 0 or "full" in given
+    sent = {**joined_with, **given} if is_full else given
+    text, number = sent.get("topology", topology[0]), int(sent.get("epoch-of-topology", topology[1]))
+    sent_topology = (
+        topology_of(text, number) if (epoch == 0 or "topology" in given) and text != "none" else None
+    )
+    names = required_topics(sent_topology) if sent_topology is not None else needs
+    common = {**common, "client_id": sent.get("client", common["client_id"])}
+    lists = _lists(given, is_full=epoch == 0)
+    return StreamsGroupHeartbeat(
+        **common,
+        member_id=given["id"],
+        member_epoch=epoch,
+        endpoint_information_epoch=int(given.get("epE", -1)),
+        instance_id=given.get("instance"),
+        rack_id=sent.get("rack"),
+        rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if is_full else "-1")),
+        topology=sent_topology,
+        active_tasks=lists["A"],
+        standby_tasks=lists["S"],
+        warmup_tasks=lists["W"],
+        process_id=sent.get("process", given["id"] if is_full else None),
+        user_endpoint=_endpoint(sent.get("host", "none")),
+        client_tags=_tags(sent["tags"]) if "tags" in sent else [] if is_full else None,
+        task_offsets=_offsets(given.get("offsets")),
+        task_end_offsets=_offsets(given.get("ends")),
+        shutdown_application=given.get("shutdown") == "yes",
+        topics=cluster.facts(names) if names and given.get("facts") != "none" else None,
+    )
+
+
+def _lists(given: dict[str, str], *, is_full: bool) -> dict[str, list[TaskIds] | None]:
+    roles = ("A", "S", "W")
+    has_some = is_full or "own" in given or any(role in given for role in roles)
+    wanted = given.get("lists", "ASW" if has_some and given.get("own") != "none" else "")
+    return {role: _tasks(given.get(role, "")) if role in wanted else None for role in roles}
+
+
+def _tasks(text: str) -> list[TaskIds]:
+    """`0,1 1:2`: the tasks 0_0, 0_1 and 1_2."""
+    found = []
+    for part in text.split():
+        id_, colon, numbers = part.rpartition(":")
+        found.append(TaskIds(id_ if colon else "0", _numbers(numbers)))
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    return numbers
+
+
+def _endpoint(text: str) -> StreamsEndpoint | None:
+    host, _, port = text.partition(":")
+    return None if text == "none" else StreamsEndpoint(host, int(port or 1))
+
+
+def _tags(text: str) -> list[KeyValue]:
+    return [KeyValue(*part.split(":")) for part in text.split(",") if part]
+
+
+def _offsets(text: str | None) -> list[TaskOffset] | None:
+    """`0:50,1:7`: of the tasks 0_0 and 0_1."""
+    if text is None:
+        return None
+    pairs = [part.partition(":") for part in text.split(",") if part]
+    return [TaskOffset("0", int(number), int(offset)) for number, _, offset in pairs]
+
+
+class Application:
+    """The topology that the members of a scenario send, and the topics that their last answers asked for."""
+
+    def __init__(self) -> None:
+        self._topology = (DEFAULT_TOPOLOGY, 0)
+        self._needs: dict[str, list[str]] = {}  # by client
+
+    def set_topology(self, command: str) -> list[str]:
+        """Run a command that sets the topology."""
+        (_, text), given = options.split(command)
+        self._topology = (text, int(given.get("epoch", 0)))
+        return []
+
+    def heartbeat(
+        self, common: Common, given: dict[str, str], joined_with: dict[str, str], cluster: Cluster
+    ) -> AnyRequest:
+        """Return the heartbeat of a member. `joined_with` are the member's options so far."""
+        needs = self._needs.get(common["correlation_id"], [])
+        return streams_heartbeat(common, given, joined_with, cluster, topology=self._topology, needs=needs)
+
+    def learn(self, client: str, response: AnyResponse) -> None:
+        """Note the topics that an answer asks for."""
+        if isinstance(response, StreamsGroupHeartbeatResponse) and not response.error_code:
+            self._needs[client] = response.needs_topics or []
+
+
+REQUESTS: dict[str, Callable[[Common, dict[str, str]], AnyRequest]] = share_requests.REQUESTS | {
+    "describe-streams": lambda common, _: StreamsGroupDescribe(**common),
+}

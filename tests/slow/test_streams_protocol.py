@@ -1,0 +1,209 @@
+"""A word count with Kafka Streams by the streams protocol (KIP-1071) and `kafka-streams-groups` through the
+gateway. The application has a repartition topic and a changelog topic, which the gateway creates.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from embedded.broker import EmbeddedBroker
+from gateway.net.server import GatewayOptions
+from gateway.service import serving
+from gateway.upstream.connections import Address
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from streaming.service.starts import Options
+from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, wait_until
+from tests.harness.kafkas_word_count import JavaWordCounts, WordCountInstance
+from tests.harness.ports import free_port
+
+pytestmark = pytest.mark.e2e
+
+# Kafka's defaults take some seconds for each step.
+QUICK = {
+    "group.streams.min.session.timeout.ms": "2000",
+    "group.streams.session.timeout.ms": "10000",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.initial.rebalance.delay.ms": "0",
+}
+PARTITIONS = 2
+TASKS = {f"active:{subtopology}_{number}" for subtopology in (0, 1) for number in range(PARTITIONS)}
+STANDBYS = {f"standby:1_{number}" for number in range(PARTITIONS)}
+
+
+@pytest.fixture(scope="module")
+def servers(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield a gateway whose coordinator has quick streams groups."""
+    layout = new_layout()
+    folder = tmp_path_factory.mktemp("coordinator")
+    options = Options(broker.client_config, folder, layout, settings=QUICK, spark=QUICK_SPARK)
+    gateway = GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
+    with coordinating(options), serving(gateway) as address:
+        yield str(address)
+
+
+@pytest.fixture
+def java(servers: str, tmp_path: Path) -> Iterator[JavaWordCounts]:
+    with JavaWordCounts(servers, tmp_path) as java:
+        yield java
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker, group: str) -> tuple[str, str]:
+    """Return the input and the output topic of an application."""
+    names = f"{group}-in", f"{group}-out"
+    for name in names:
+        create_topic(broker.client_config, name, PARTITIONS, {})
+    return names
+
+
+def write(servers: str, topic: str, lines: Sequence[str]) -> None:
+    with closing(kafka_clients.producer(ClientConfig(servers))) as producer:
+        sent = [producer.send(topic, line.encode(), partition=n % PARTITIONS) for n, line in enumerate(lines)]
+        for future in sent:
+            future.get(30)
+
+
+def outputs(servers: str, topic: str) -> list[tuple[str, int]]:
+    """Return the committed words and counts of the output topic."""
+    with closing(KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed")) as consumer:
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends, found = consumer.end_offsets(partitions), []
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for records in consumer.poll(timeout_ms=1_000).values():
+                found += [(record.key.decode(), int(record.value)) for record in records]
+    return found
+
+
+def endpoint() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+def have_all(*instances: WordCountInstance) -> bool:
+    """Return True if the instances share all active tasks, and each has some."""
+    held = [set(instance.active()) for instance in instances]
+    return all(held) and sum(map(len, held)) == len(TASKS) and set().union(*held) == TASKS
+
+
+def test_word_count_moves_between_instances_and_answers_queries(
+    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+) -> None:
+    write(servers, topics[0], ["a b a", "c a"])
+    one = java.start("one", group, topics, endpoint())
+    wait_until(lambda: have_all(one), "the first instance has all tasks")
+    wait_until(lambda: one.counted("a") == "3", "all words are counted")
+    two = java.start("two", group, topics, endpoint())
+    wait_until(lambda: have_all(one, two), "the instances share the tasks")
+
+    def is_found() -> bool:
+        at = {f"at {instance.endpoint}" for instance in (one, two)}
+        answers = {one.counted("a"), two.counted("a")}
+        return "3" in answers and bool(answers & at)
+
+    wait_until(is_found, "one instance has the count, and the other one knows where it is")
+    write(servers, topics[0], ["a", "a"])
+    wait_until(lambda: "5" in (one.counted("a"), two.counted("a")), "the new words are counted")
+    two.stop()
+    wait_until(lambda: have_all(one), "the first instance has all tasks again")
+    wait_until(lambda: one.counted("a") == "5", "the count is restored from the changelog topic")
+    one.stop()
+    assert one.errors == two.errors == []
+    last = dict(outputs(servers, topics[1]))
+    assert last == {"a": 5, "b": 1, "c": 1}
+
+
+def test_standby_takes_over_without_a_restoration(
+    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+) -> None:
+    """A standby is promoted when the member that has the task active does not leave, but expires."""
+    java.configure(group, "streams.num.standby.replicas=1")
+    write(servers, topics[0], ["a b a", "c a"])
+    one, two = (java.start(name, group, topics, endpoint()) for name in ("one", "two"))
+    wait_until(lambda: have_all(one, two), "the instances share the tasks")
+    wait_until(lambda: {*one.tasks(), *two.tasks()} >= STANDBYS, "each store has a standby")
+    wait_until(lambda: "3" in (one.counted("a"), two.counted("a")), "all words are counted")
+    two.stop(leaves=False)
+    wait_until(lambda: have_all(one), "the session of the other instance has expired")
+    assert one.counted("a") == "3"
+    one.stop()
+    assert one.errors == two.errors == []
+
+
+def test_exactly_once_counts_each_word_once(
+    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+) -> None:
+    lines = [f"w{number % 7} x" for number in range(200)]
+    expected = Counter(word for line in lines for word in line.split())
+    exactly_once = {"processing_guarantee": "exactly_once_v2"}
+    one = java.start("one", group, topics, endpoint(), **exactly_once)
+    write(servers, topics[0], lines[:100])
+    two = java.start("two", group, topics, endpoint(), **exactly_once)
+    write(servers, topics[0], lines[100:])
+    wait_until(lambda: have_all(one, two), "the instances share the tasks")
+    two.stop()
+    wait_until(lambda: have_all(one), "the first instance has all tasks")
+    counted = {word: str(times) for word, times in expected.items()}
+    wait_until(lambda: {word: one.counted(word) for word in counted} == counted, "all words are counted")
+    one.stop()
+    total = sum(expected.values())
+    wait_until(lambda: len(outputs(servers, topics[1])) >= total, "the last transaction has ended")
+    found = outputs(servers, topics[1])
+    assert sorted(found) == sorted((word, n + 1) for word, times in expected.items() for n in range(times))
+    assert one.errors == two.errors == []
+
+
+def lines_of(group: str, printed: list[list[str]]) -> list[list[str]]:
+    return [line for line in printed if line[0] == group]
+
+
+def committed(servers: str, group: str, topic: str) -> set[int]:
+    """Return the offsets of the group in the topic. The tool shows none of a group without members."""
+    with closing(kafka_clients.admin(ClientConfig(servers))) as admin:
+        found = admin.list_group_offsets({group: None})[group]
+    return {offset.offset for partition, offset in found.items() if partition.topic == topic}
+
+
+def test_kafka_streams_groups_works_with_all_verbs(
+    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+) -> None:
+    source, words = topics[0], f"{group}-words-repartition"
+    write(servers, source, ["a b a", "c a"])
+    one = java.start("one", group, topics, endpoint())
+    wait_until(lambda: have_all(one) and one.counted("a") == "3", "all words are counted")
+    assert [group] in java.groups("--list")
+    assert [group, "Stable"] in java.groups("--list", "--state", "stable")
+    about = "--describe", "--group", group
+    (state,) = lines_of(group, java.groups(*about, "--state", "--verbose"))
+    assert (state[3:5], state[-1]) == (["sticky", "Stable"], "1")
+    (member,) = lines_of(group, java.groups(*about, "--members", "--verbose"))
+    tasks = ["ACTIVE:", "0:[0,1];", "1:[0,1];"]
+    assert member[4] == "streams"
+    assert [*map("".join, (member[-6:-3], member[-3:]))] == ["".join(tasks), "TARGET-" + "".join(tasks)]
+
+    def lags() -> dict[tuple[str, ...], str]:
+        return {tuple(line[1:3]): line[-1] for line in lines_of(group, java.groups(*about, "--offsets"))}
+
+    wait_until(lambda: set(lags().values()) == {"0"}, "all offsets are committed")
+    assert {topic for topic, _ in lags()} == {source, words}
+    assert "topology description" in " ".join(map(" ".join, java.groups(*about, "--topology")))
+    assert lines_of(group, java.groups("--describe", "--all-groups", "--members"))
+    one.stop()
+    to_start = "--reset-offsets", "--group", group, "--to-earliest"
+    moved = [[group, source, str(number), "0"] for number in range(PARTITIONS)]
+    assert sorted(lines_of(group, java.groups(*to_start, "--input-topic", source, "--dry-run"))) == moved
+    assert committed(servers, group, source) == {1}
+    reset = java.groups(*to_start, "--all-input-topics", "--execute", "--delete-all-internal-topics")
+    assert sorted(lines_of(group, reset)) == moved
+    assert committed(servers, group, source) == {0}
+    deleted = java.groups("--delete-offsets", "--group", group, "--input-topic", source)
+    assert sorted(deleted[-PARTITIONS:]) == [[source, str(n), "Successful"] for n in range(PARTITIONS)]
+    assert committed(servers, group, source) == set()
+    assert "successful." in " ".join(map(" ".join, java.groups("--delete", "--group", group)))
+    assert [group] not in java.groups("--list")

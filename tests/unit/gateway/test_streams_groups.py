@@ -1,0 +1,273 @@
+"""The streams protocol (KIP-1071) at the gateway: its switch, rights, metadata of topics in requests, and the
+creation of internal topics.
+
+`tests/conformance/scripts/streams_*.txt` have the answers beside Kafka's.
+"""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from kafka.protocol.api_key import ApiKey
+
+from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
+from gateway.security.authentication import ListenerSecurity
+from gateway.upstream import streams_topics
+from gateway.wire import codec
+from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
+from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, Right, played, topic_id
+from tests.harness.waiting import until
+
+HEARTBEAT, DESCRIBE = ApiKey.StreamsGroupHeartbeat, ApiKey.StreamsGroupDescribe
+CREATE = ApiKey.CreateTopics
+GROUP, TOPIC, CLUSTER = ResourceType.GROUP, ResourceType.TOPIC, ResourceType.CLUSTER
+MISSING_SOURCE, MISSING_INTERNAL = 1, 3
+INVALID_TOPOLOGY, DENIED = 130, 29
+MEMBER: tuple[Right, ...] = (
+    (Operation.READ, GROUP, "g"),
+    (Operation.DESCRIBE, GROUP, "g"),
+    (Operation.DESCRIBE, TOPIC, "orders"),
+    (Operation.DESCRIBE, TOPIC, "app-*"),
+)
+
+
+def subtopology(*sources: str, **more: Any) -> dict[str, Any]:
+    return {"subtopology_id": "0", "source_topics": sources or ("orders",)} | more
+
+
+def joining(*subtopologies: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the fields of a StreamsGroupHeartbeat that joins group g as member m."""
+    fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "member_epoch": 0, "process_id": "p"}
+    fields |= {"rebalance_timeout_ms": 60_000, "endpoint_information_epoch": -1, "client_tags": []}
+    fields |= {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+    return fields | {"topology": {"epoch": 0, "subtopologies": subtopologies or [subtopology()]}} | more
+
+
+def counting() -> dict[str, Any]:
+    """Return a subtopology with a changelog, which does not exist."""
+    settings = [{"key": "cleanup.policy", "value": "compact"}]
+    changelog = {"name": "app-counts", "replication_factor": 2, "topic_configs": settings}
+    return subtopology(state_changelog_topics=[changelog])
+
+
+async def beat(world: GatewayFixture, epoch: int, **more: Any) -> Any:
+    """Send a heartbeat without news."""
+    fields = {"group_id": "g", "member_id": "m", "member_epoch": epoch, "endpoint_information_epoch": 0}
+    return await world.ask(HEARTBEAT, 1, **fields | more)
+
+
+def last_asked(world: GatewayFixture) -> StreamsGroupHeartbeat:
+    asked = world.core.asked[-1]
+    assert isinstance(asked, StreamsGroupHeartbeat)
+    return asked
+
+
+def statuses(answer: Any) -> dict[int, str]:
+    assert answer.error_code == 0, answer
+    return {status.status_code: status.status_detail for status in answer.status}
+
+
+def creates(world: GatewayFixture, *, error: int = 0, message: str | None = None) -> list[Any]:
+    """Let the broker create topics, or refuse that with this error. Return the list of the requests."""
+    asked: list[Any] = []
+
+    def answer(request: Any) -> dict[str, Any]:
+        asked.append(request)
+        if not error:
+            world.broker.topics |= {topic.name: topic.num_partitions for topic in request.topics}
+        found = [{"name": t.name, "error_code": error, "error_message": message} for t in request.topics]
+        return {"topics": found}
+
+    world.broker.scripts[CREATE] = answer
+    return asked
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@played(streams_protocol=lambda is_on: is_on)
+async def test_ksh1_streams_protocol_is_offered_only_if_it_is_on(world: GatewayFixture, is_on: bool) -> None:
+    """The request for descriptions of topologies (KIP-1331) is never offered."""
+    keys = (3, HEARTBEAT, DESCRIBE, codec.NewerApiKey.StreamsGroupTopologyDescriptionUpdate)
+    world.broker.answers[ApiKey.ApiVersions] = {
+        "api_keys": [{"api_key": key, "min_version": 0, "max_version": 0} for key in keys],
+        "supported_features": [{"name": "streams.version", "min_version": 0, "max_version": 2}],
+        "finalized_features": [
+            {"name": "streams.version", "min_version_level": 2, "max_version_level": 2},
+        ],
+    }
+    offered = await world.ask(ApiKey.ApiVersions, 4)
+    versions = {api.api_key: (api.min_version, api.max_version) for api in offered.api_keys}
+    shown = {key: versions[key] for key in keys if key in versions}
+    assert shown == {3: (0, 0)} | ({HEARTBEAT: (0, 1), DESCRIBE: (0, 1)} if is_on else {})
+    levels = {one.name: one.max_version_level for one in offered.finalized_features}
+    assert levels.get("streams.version") == (1 if is_on else None)
+    for version in codec.versions(HEARTBEAT):
+        assert (await world.ask(HEARTBEAT, version, **joining())).error_code == (0 if is_on else 35)
+        (group,) = (await world.ask(DESCRIBE, version, group_ids=["g"])).groups
+        assert (group.group_id, group.error_code) == ("g", 0 if is_on else 35)
+    assert bool(world.core.asked) is is_on
+
+
+@played(rights=MEMBER)
+async def test_ksh2_ksh5_ksd5_member_needs_rights_on_group_and_topics(world: GatewayFixture) -> None:
+    """The topics include those that the topology only writes."""
+    refused = await world.ask(HEARTBEAT, 1, **joining(group_id="other"))
+    assert (refused.error_code, refused.member_id, refused.status, refused.active_tasks) == (30, "", [], None)
+    sinks = subtopology(repartition_sink_topics=["secret"])
+    refused = await world.ask(HEARTBEAT, 1, **joining(sinks))
+    assert (refused.error_code, refused.error_message) == (DENIED, None)
+    assert world.core.asked == []
+    world.allow(*MEMBER, (Operation.DESCRIBE, TOPIC, "secret"))
+    assert (await world.ask(HEARTBEAT, 1, **joining(sinks))).error_code == 0
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, len(group.members)) == (0, 1)
+    world.allow(*MEMBER)
+    (group,) = (await world.ask(DESCRIBE, 1, group_ids=["g"])).groups
+    assert (group.error_code, group.topology, group.members) == (DENIED, None, [])
+
+
+@pytest.mark.parametrize("name", ["__transaction_state", LAYOUT.requests_topic, "or!ders"])
+@played(expose_internal_topics=False, rights=MEMBER)
+async def test_ksh3_ksh4_topology_with_an_unusable_name_is_refused_before_rights(
+    world: GatewayFixture, name: str
+) -> None:
+    refused = await world.ask(HEARTBEAT, 1, **joining(subtopology("secret", name)))
+    assert refused.error_code == INVALID_TOPOLOGY
+    assert name in refused.error_message
+    assert world.core.asked == []
+
+
+@played
+async def test_ksq1_join_carries_metadata_of_required_topics(world: GatewayFixture) -> None:
+    """Those that the topology only writes are not required."""
+    parts = counting() | {"repartition_sink_topics": ["app-sink"]}
+    parts["repartition_source_topics"] = [{"name": "app-words"}]
+    await world.ask(HEARTBEAT, 1, **joining(parts))
+    orders = TopicImage(topic_id("orders"), TOPICS["orders"])
+    assert last_asked(world).topics == {"orders": orders, "app-counts": None, "app-words": None}
+
+
+@played(topics_look_up_s=0.05)
+async def test_ksq1_ksq5_without_brokers_no_topic_is_created(world: GatewayFixture) -> None:
+    created = creates(world)
+    world.broker.silent = True
+    answer = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    assert last_asked(world).topics is None
+    assert MISSING_SOURCE in statuses(answer)
+    assert created == []
+
+
+@played
+async def test_ksq2_heartbeats_carry_metadata_until_all_topics_exist(world: GatewayFixture) -> None:
+    joined = await world.ask(HEARTBEAT, 1, **joining(subtopology("late")))
+    assert MISSING_SOURCE in statuses(joined)
+    waiting = await beat(world, joined.member_epoch)
+    assert last_asked(world).topics == {"late": None}
+    assert MISSING_SOURCE in statuses(waiting)
+    world.broker.topics["late"] = 2
+    world.cluster._by_name.clear()  # or a second later
+    ready = await beat(world, waiting.member_epoch)
+    assert last_asked(world).topics == {"late": TopicImage(topic_id("late"), 2)}
+    assert MISSING_SOURCE not in statuses(ready)
+    await beat(world, ready.member_epoch)
+    assert last_asked(world).topics is None
+
+
+@played
+async def test_ksq10_to_ksq12_missing_internal_topics_are_created(world: GatewayFixture) -> None:
+    created = creates(world)
+    joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    assert "app-counts" in statuses(joined)[MISSING_INTERNAL]
+    await until(lambda: len(created) == 1)
+    (topic,) = created[0].topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("app-counts", TOPICS["orders"], 2)
+    assert [(config.name, config.value) for config in topic.configs] == [("cleanup.policy", "compact")]
+    world.cluster._by_name.clear()  # or a second later
+    ready = await beat(world, joined.member_epoch)
+    assert MISSING_INTERNAL not in statuses(ready)
+    assert len(created) == 1
+
+
+@pytest.mark.parametrize(
+    "right", [(Operation.CREATE, TOPIC, "app-*"), (Operation.CREATE, CLUSTER, CLUSTER_NAME)]
+)
+@played(rights=MEMBER)
+async def test_kst17_kst18_creation_needs_the_clients_right(world: GatewayFixture, right: Right) -> None:
+    created = creates(world)
+    joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    assert statuses(joined)[MISSING_INTERNAL].endswith("not authorized to create app-counts.")
+    assert created == []
+    world.allow(*MEMBER, right)
+    assert "authorized" not in statuses(await beat(world, joined.member_epoch))[MISSING_INTERNAL]
+    await until(lambda: len(created) == 1)
+
+
+@played
+async def test_kst20_failed_creation_is_reported_and_not_repeated_at_once(world: GatewayFixture) -> None:
+    created = creates(world, error=37, message="too many")
+    joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    topics = world.gateway._shared.services.streams_topics
+    await until(lambda: bool(topics.failures(["app-counts"])))
+    again = await beat(world, joined.member_epoch)
+    assert "app-counts (too many)" in statuses(again)[MISSING_INTERNAL]
+    assert len(created) == 1
+    later_s = streams_topics._now_s() + 2 * again.heartbeat_interval_ms / 1_000
+    with patch.object(streams_topics, "_now_s", lambda: later_s):
+        tried = await beat(world, again.member_epoch)
+        assert "too many" not in statuses(tried)[MISSING_INTERNAL]
+        await until(lambda: len(created) == 2)
+
+
+@played
+async def test_kst19_topic_in_creation_is_not_requested_again(world: GatewayFixture) -> None:
+    world.broker.unanswered.add(CREATE)
+    joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    topics = world.gateway._shared.services.streams_topics
+    assert MISSING_INTERNAL in statuses(await beat(world, joined.member_epoch))
+    assert len(topics._tasks) == 1
+
+
+@played
+async def test_kst19_topic_that_exists_by_now_is_no_failure(world: GatewayFixture) -> None:
+    created = creates(world, error=36)
+    await world.ask(HEARTBEAT, 1, **joining(counting()))
+    topics = world.gateway._shared.services.streams_topics
+    await until(lambda: bool(created) and not topics._tasks)
+    assert topics.failures(["app-counts"]) == {}
+
+
+@pytest.mark.parametrize("is_reauthenticating", [False, True])
+@played(security=ListenerSecurity(by_broker=True))
+async def test_ksq11_clients_of_brokers_create_topics_on_their_own_connection(
+    world: GatewayFixture, is_reauthenticating: bool
+) -> None:
+    """While the client authenticates again, nothing else may be sent there."""
+    created = creates(world)
+    world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
+    world.broker.answers[ApiKey.SaslAuthenticate] = {
+        "error_code": 0,
+        "error_message": None,
+        "auth_bytes": b"",
+    }
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+    await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")
+    if is_reauthenticating:
+        await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+    connections = len(world.broker.writers)
+    joined = await client.ask(HEARTBEAT, 1, **joining(counting()))
+    assert MISSING_INTERNAL in statuses(joined)
+    topics = world.gateway._shared.services.streams_topics
+    await until(lambda: bool(created) or bool(topics.failures(["app-counts"])))
+    assert (len(created), len(world.broker.writers)) == (0 if is_reauthenticating else 1, connections)
+    if not is_reauthenticating:
+        assert (await client.ask(ApiKey.Metadata, 12, topics=None)).topics
+
+
+@played
+async def test_ksx1_description_of_a_topology_is_never_stored(world: GatewayFixture) -> None:
+    await world.ask(HEARTBEAT, 1, **joining())
+    for asked, status in ((False, 0), (True, 1)):
+        fields = {"group_ids": ["g"], "include_topology_description": asked}
+        (group,) = (await world.ask(DESCRIBE, 1, **fields)).groups
+        assert (group.topology_description_status, group.topology_description) == (status, None)
