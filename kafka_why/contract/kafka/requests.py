@@ -335,8 +335,8 @@ class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only
 
 
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The topics in the cluster's metadata that match a group's patterns, by pattern. The topic watcher of the
-    coordinator's service sends it, without an answer. Kafka's coordinator reads the metadata itself.
+    """The topics in the cluster's metadata that match a group's patterns, by pattern. The topic watcher
+    sends it, without an answer. Kafka's coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
