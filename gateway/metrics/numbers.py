@@ -22,9 +22,11 @@ BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
 TOO_OFTEN_OF_IP = "connection_creation_rate"
-DRAINING = "draining"
-REASONS = (TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, DRAINING)
-"""The reasons to refuse a connection: the exceeded limit, or the gateway's end."""
+DRAINING, TOO_LATE = "draining", "timeout"
+REASONS = (TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, DRAINING, TOO_LATE)
+"""The reasons to refuse a connection: the exceeded limit, the gateway's end, or first bytes or a TLS
+handshake that were incomplete for too long.
+"""
 
 
 class DurationHistogram:
@@ -90,7 +92,10 @@ FAMILIES: Mapping[str, Family] = {
     "connections": Family("gauge", "Open connections of clients."),
     "connections_accepted": Family("counter", "Connections of clients that were accepted."),
     "connections_refused": Family(
-        "counter", "Connections that were refused, by the name of the limit, or `draining`.", ("reason",)
+        "counter",
+        "Connections that were refused, by the name of the limit, `draining`, or `timeout` (its first bytes"
+        " or TLS handshake were incomplete for too long).",
+        ("reason",),
     ),
     "connections_closed": Family(
         "counter",

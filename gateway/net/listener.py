@@ -118,17 +118,17 @@ def port_of(server: asyncio.Server) -> int:
 # Limits on connections: admission of new ones, and the number of files that the process may open.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmissionDecision:
-    """The decision about a new connection. `refused` is the limit that it exceeds, or None if it is accepted.
-    The gateway closes a refused connection, or begins to serve an accepted one, after `wait_s`.
+    """The decision about a connection, which counts as open until `ConnectionAdmission.release`, even if it
+    is refused. `refused` is the limit that it exceeds, or None if it is accepted. The gateway closes a
+    refused connection, or begins to serve an accepted one, at `due_s` on the event loop's clock. `address` is
+    None until the client's IP address counts.
     """
 
+    address: str | None = None
     refused: str | None = None
-    wait_s: float = 0.0
-
-
-_ACCEPTED = AdmissionDecision()
+    due_s: float = 0.0
 
 
 class ConnectionAdmission:
@@ -138,33 +138,46 @@ class ConnectionAdmission:
         self._limits = limits
         self._quotas = quotas
         self._by_ip: Counter[str] = Counter()
-        self._open = 0
+        self.open = 0
 
-    def admit(self, address: str) -> AdmissionDecision:
-        """Decide about a new connection, and count it until `release` is called, even if it is refused."""
-        self._open += 1
+    def admit(self, address: str | None) -> AdmissionDecision:
+        """Decide about a new connection. If `address` is None, `identify` decides about it later."""
+        admission = AdmissionDecision()
+        self.open += 1
+        if self.open > self._limits.connections:
+            admission.refused = TOO_MANY
+        elif address is not None:
+            self.identify(admission, address)
+        shared, now_s = self._quotas.all_connections, self._quotas.now_s()
+        if admission.refused is None and shared is not None and shared.charge_exceeds(now_s):
+            _wait(admission, shared.throttle_s(now_s))
+        return admission
+
+    def identify(self, admission: AdmissionDecision, address: str) -> None:
+        """Count the connection by the client's IP address, and refuse it if there are too many of it."""
+        admission.address = address
         self._by_ip[address] += 1
-        limits = self._limits
-        if self._open > limits.connections:
-            return AdmissionDecision(TOO_MANY)
+        limits, now_s = self._limits, self._quotas.now_s()
         if self._by_ip[address] > limits.connections_per_ip_overrides.get(address, limits.connections_per_ip):
-            return AdmissionDecision(TOO_MANY_OF_IP)
-        now_s = self._quotas.now_s()
+            admission.refused = TOO_MANY_OF_IP
+            return
         bucket = self._quotas.connections_of(address)
         if bucket is not None and not bucket.try_charge(now_s):
+            admission.refused = TOO_OFTEN_OF_IP
             # Closed late, as a broker does, because a client that reconnects at once costs more.
-            return AdmissionDecision(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
-        shared = self._quotas.all_connections
-        if shared is not None and shared.charge_exceeds(now_s):
-            return AdmissionDecision(wait_s=shared.throttle_s(now_s))
-        return _ACCEPTED
+            _wait(admission, bucket.wait_s(now_s))
 
-    def release(self, address: str) -> None:
+    def release(self, admission: AdmissionDecision) -> None:
         """Stop counting a connection that has ended."""
-        self._open -= 1
-        self._by_ip[address] -= 1
-        if not self._by_ip[address]:
-            del self._by_ip[address]
+        self.open -= 1
+        if admission.address is not None:
+            self._by_ip[admission.address] -= 1
+            if not self._by_ip[admission.address]:
+                del self._by_ip[admission.address]
+
+
+def _wait(admission: AdmissionDecision, seconds: float) -> None:
+    admission.due_s = asyncio.get_running_loop().time() + seconds
 
 
 # The limit on open files of the process. Shells and service managers often allow 1,024, and each client needs
@@ -219,39 +232,64 @@ class AdmissionCounts(Protocol):
 
 
 class Entrance:
-    """The entrance of all listeners of a gateway. While `is_draining` every connection is refused."""
+    """The entrance of all listeners of a gateway. While `is_draining` every connection is refused.
+
+    A connection that has to send a header or complete a TLS handshake first is admitted when it is accepted.
+    """
 
     def __init__(self, limits: Limits, quotas: Quotas, counts: AdmissionCounts) -> None:
         self._admission = ConnectionAdmission(limits, quotas)
         self._counts = counts
         self._warning = RateLimitedWarning("a connection was refused", "refused")
-        self._open = 0
         self.is_draining = False
+        self.release = self._admission.release
 
-    def receive(self, client: EnteringClient, begin: Callable[[], None]) -> None:
-        """Call `begin` to serve the client, or close its connection. Either may happen later. Until then
-        nothing is read from the client.
+    def admit(self, address: str | None) -> AdmissionDecision:
+        """Count a new connection until it is released, and decide about it. `address` is the client's, or
+        None if a load balancer still has to report it.
         """
-        decision = self._admission.admit(client.peer)
-        self._open += 1
-        client.ended.add_done_callback(lambda _, peer=client.peer: self._release(peer))  # type: ignore[misc]
-        refused = DRAINING if self.is_draining else decision.refused
-        if refused is not None:
-            self._counts.refused[refused] += 1
-            self._warning.add(connections=self._open, limit=refused)
+        admission = self._admission.admit(address)
+        self._check(admission)
+        return admission
+
+    def identify(self, admission: AdmissionDecision, address: str) -> None:
+        """Decide about an accepted connection whose client's address was reported."""
+        self._admission.identify(admission, address)
+        self._check(admission)
+
+    def _check(self, admission: AdmissionDecision) -> None:
+        if self.is_draining:
+            admission.refused = DRAINING
+        if admission.refused is not None:
+            self.count_refused(admission.refused)
+
+    def count_refused(self, reason: str, **client: str) -> None:
+        """Count and log a refused connection."""
+        self._counts.refused[reason] += 1
+        self._warning.add(connections=self._admission.open, limit=reason, **client)
+
+    def receive(
+        self, client: EnteringClient, begin: Callable[[], None], admission: AdmissionDecision | None = None
+    ) -> None:
+        """Call `begin` to serve the client, or close its connection. Either may happen later. Until then
+        nothing is read from the client. `admission` is of a connection that was admitted before.
+        """
+        if admission is None:
+            admission = self.admit(client.peer)
+        elif self.is_draining:
+            self._check(admission)
+        client.ended.add_done_callback(lambda _: self.release(admission))
+        if admission.refused is not None:
             act = partial(self._refuse, client)
         else:
             self._counts.accepted += 1
             act = partial(self._admit, client, begin)
-        if decision.wait_s:
+        loop = asyncio.get_running_loop()
+        if admission.due_s > loop.time():
             client.pause(paused=True)
-            asyncio.get_running_loop().call_later(decision.wait_s, act)
+            loop.call_at(admission.due_s, act)
         else:
             act()
-
-    def _release(self, peer: str) -> None:
-        self._open -= 1
-        self._admission.release(peer)
 
     def _admit(self, client: EnteringClient, begin: Callable[[], None]) -> None:
         client.pause(paused=False)

@@ -18,7 +18,7 @@ _FIXED = Layout(">12sBBH")
 _LOCAL, _PROXY = 0x20, 0x21
 _TCP4, _TCP6 = 0x11, 0x21
 _OF_TCP4, _OF_TCP6 = Layout(">4s4sHH"), Layout(">16s16sHH")
-_ADDRESSES = {"TCP4": IPv4Address, "TCP6": IPv6Address}
+_ADDRESSES: dict[str, type[IPv4Address | IPv6Address]] = {"TCP4": IPv4Address, "TCP6": IPv6Address}
 
 
 class InvalidProxyHeader(ConnectionError):
@@ -42,12 +42,16 @@ def parse_network(text: str) -> Network:
 def is_within(host: str, networks: tuple[Network, ...]) -> bool:
     """Return True if one of the networks has this IP address."""
     try:
-        address = ip_address(host)
+        address = _unmapped(ip_address(host))
     except ValueError:
         return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
     return any(address in network for network in networks)
+
+
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address in an IPv6 address such as ::ffff:10.0.0.1, or any other address unchanged."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
@@ -75,7 +79,10 @@ def _read_line(data: bytes) -> ProxyHeader | None:
     try:
         _, family, host, own_host, port, own_port = words
         read = _ADDRESSES[family]
-        endpoints = (str(read(host)), _port(port)), (str(read(own_host)), _port(own_port))
+        endpoints = (
+            (str(_unmapped(read(host))), _port(port)),
+            (str(_unmapped(read(own_host))), _port(own_port)),
+        )
     except (ValueError, KeyError) as error:
         raise InvalidProxyHeader(f"the PROXY protocol's line cannot be read: {error}") from error
     return ProxyHeader(endpoints, length)
@@ -102,8 +109,9 @@ def _read_binary(data: bytes) -> ProxyHeader | None:
         return None
     if command == _LOCAL or layout is None:
         return ProxyHeader(None, length)
-    host, own_host, port, own_port = layout.unpack_from(data, _FIXED.size)
-    return ProxyHeader(((str(ip_address(host)), port), (str(ip_address(own_host)), own_port)), length)
+    packed, own_packed, port, own_port = layout.unpack_from(data, _FIXED.size)
+    host, own_host = (str(_unmapped(ip_address(one))) for one in (packed, own_packed))
+    return ProxyHeader(((host, port), (own_host, own_port)), length)
 
 
 def proxy_header(endpoints: Endpoints) -> bytes:
@@ -112,8 +120,9 @@ def proxy_header(endpoints: Endpoints) -> bytes:
     RocketMQ's servers detect the header by themselves. Source: NettyRemotingServer.HandshakeHandler.
     """
     (host, port), (own_host, own_port) = endpoints
-    if ip_address(host).version == 4:
-        return f"PROXY TCP4 {host} {own_host} {port} {own_port}\r\n".encode()
     # The name of an interface (%eth0) has no place in the header.
-    hosts = (ip_address(text.partition("%")[0]).packed for text in (host, own_host))
+    addresses = [ip_address(text.partition("%")[0]) for text in (host, own_host)]
+    if all(isinstance(address, IPv4Address) for address in addresses):
+        return f"PROXY TCP4 {host} {own_host} {port} {own_port}\r\n".encode()
+    hosts = [IPv6Address(f"::ffff:{it}" if it.version == 4 else it.packed).packed for it in addresses]
     return _FIXED.pack(_SIGNATURE, _PROXY, _TCP6, _OF_TCP6.size) + _OF_TCP6.pack(*hosts, port, own_port)

@@ -28,7 +28,15 @@ from gateway.net.connection import Connection
 from gateway.net.first_bytes import ConnectionEntry
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
-from gateway.net.listener import CannotListen, ConnectionLog, Entrance, Listener, open_listener, port_of
+from gateway.net.listener import (
+    AdmissionDecision,
+    CannotListen,
+    ConnectionLog,
+    Entrance,
+    Listener,
+    open_listener,
+    port_of,
+)
 from gateway.net.proxy_protocol import Network
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import Endpoints
@@ -162,7 +170,9 @@ class Gateway:
         self._listeners: dict[int | None, Listener] = {}
         self._ports: dict[int, int] = {}
         self._first_port = options.listen.port
-        self._entry = ConnectionEntry(security.tls, limits.authentication_timeout_s, options.proxies)
+        self._entry = ConnectionEntry(
+            self._entrance, security.tls, limits.authentication_timeout_s, options.proxies
+        )
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -233,7 +243,7 @@ class Gateway:
         }
         return {
             **counted(self._shared.counts),
-            "connections": {(): [len(connections)]},
+            "connections": {(): [len(connections) + len(self._entry.waiting)]},
             "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
             "unanswered_bytes": {(): [self._receive_buffers.bytes]},
@@ -281,23 +291,20 @@ class Gateway:
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
         listener = replace(self._shared, node_id=node_id, connect=partial(self._connect, node_id))
-        on_connected = partial(self._accept, listener)
         authenticated = not self._shared.security.is_sasl_required
         where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
-        stream = partial(
-            ClientStream,
-            self._shared.limits,
-            on_connected,
-            self._shared.counts,
-            self._write_buffers,
-            self._receive_buffers,
-            authenticated=authenticated,
-        )
 
-        def make(reported: Endpoints | None) -> ClientStream:
-            made = stream()
+        def make(reported: Endpoints | None, admission: AdmissionDecision | None) -> ClientStream:
+            made = ClientStream(
+                self._shared.limits,
+                partial(self._accept, listener, admission),
+                self._shared.counts,
+                self._write_buffers,
+                self._receive_buffers,
+                authenticated=authenticated,
+            )
             made.reported = reported
             return made
 
@@ -318,8 +325,10 @@ class Gateway:
             return await Upstream.open(self._cluster.nodes[node_id], self._shared.limits, access)
         return await self._cluster.at_any(lambda address: Upstream.open(address, self._shared.limits, access))
 
-    def _accept(self, listener: Listener, client: ClientStream) -> None:
-        self._entrance.receive(client, lambda: self._begin(self._by_name(listener, client), client))
+    def _accept(self, listener: Listener, admission: AdmissionDecision | None, client: ClientStream) -> None:
+        self._entrance.receive(
+            client, lambda: self._begin(self._by_name(listener, client), client), admission
+        )
 
     def _begin(self, listener: Listener, client: ClientStream) -> None:
         connection = Connection(listener, client)

@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from asyncio import BaseTransport, BufferedProtocol, Protocol, Transport
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol as Structure
 from typing import cast
 
@@ -38,17 +39,19 @@ class TlsEntry:
         self._timeout_s = timeout_s
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    def protocol(self, make: Callable[[], SecuredStream]) -> Protocol:
-        """Return the protocol of a new connection. `make` builds its stream after the handshake."""
-        return _Entering(self._begin, make)
+    def protocol(
+        self, make: Callable[[], SecuredStream], ended: Callable[[asyncio.Task[None]], None]
+    ) -> Protocol:
+        """Return the protocol of a new connection. `make` builds its stream after the handshake. `ended` is
+        called with the task of the handshake when it is done, and has to close the connection if it failed.
+        """
+        return _Entering(partial(self._begin, ended), make)
 
-    def close(self) -> None:
-        """Cancel the handshakes that are under way."""
-        for handshake in self._handshakes:
-            handshake.cancel()
-
-    def _begin(self, entering: "_Entering") -> asyncio.Task[None]:
+    def _begin(
+        self, ended: Callable[[asyncio.Task[None]], None], entering: "_Entering"
+    ) -> asyncio.Task[None]:
         handshake = asyncio.create_task(self._enter(entering))
+        handshake.add_done_callback(ended)
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._handshakes.discard)
         return handshake

@@ -45,7 +45,9 @@ class RocketmqCounts:
 
 
 ROCKETMQ_FAMILIES: Mapping[str, Family] = {
-    "connections": Family("gauge", "Open connections of clients, by the part that they use.", ("at",)),
+    "connections": Family(
+        "gauge", "Open connections of clients, by the part that they use, or `entry`.", ("at",)
+    ),
     "connections_accepted": Family("counter", "Connections of clients that were accepted."),
     "connections_refused": Family("counter", "Connections that were refused.", ("reason",)),
     "connections_closed": Family("counter", "Connections that ended.", ("reason",)),

@@ -14,7 +14,7 @@ from gateway.metrics.numbers import Numbers, Values
 from gateway.net.first_bytes import ConnectionEntry
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
-from gateway.net.listener import CannotListen, Entrance, open_listener, port_of
+from gateway.net.listener import AdmissionDecision, CannotListen, Entrance, open_listener, port_of
 from gateway.net.proxy_protocol import proxy_header
 from gateway.net.tls_entry import Endpoints
 from gateway.quotas import Quotas
@@ -45,6 +45,9 @@ _BEHIND_VIP = 2
 _LAST_RECORDS_S = 5.0
 _PROBE_INTERVAL_S = 0.25
 
+Accept = Callable[[JoinedConnection], None]
+MakeConnection = Callable[[Accept], JoinedConnection]
+
 log = structlog.get_logger()
 
 
@@ -73,6 +76,7 @@ class RocketmqGateway:
         )
         self._entrance = Entrance(limits, Quotas(limits), counts)
         self._entry = ConnectionEntry(
+            self._entrance,
             options.security.tls,
             limits.authentication_timeout_s,
             options.proxies,
@@ -162,6 +166,7 @@ class RocketmqGateway:
         at: Values = {
             (role,): [float(roles.count(role))] for role in (NameServerConnection.role, BrokerConnection.role)
         }
+        at["entry",] = [float(len(self._entry.waiting))]
         return {
             **rocketmq_numbers(self._parts.counts),
             "connections": at,
@@ -173,9 +178,9 @@ class RocketmqGateway:
 
     # Listeners.
 
-    def _protocol(self, connection: Callable[[], JoinedConnection]) -> Callable[[], asyncio.BaseProtocol]:
-        def stream(reported: Endpoints | None) -> JoinedStream:
-            client = connection().client
+    def _protocol(self, connection: MakeConnection) -> Callable[[], asyncio.BaseProtocol]:
+        def stream(reported: Endpoints | None, admission: AdmissionDecision | None) -> JoinedStream:
+            client = connection(partial(self._accept, admission)).client
             client.reported = reported
             return client
 
@@ -206,16 +211,17 @@ class RocketmqGateway:
 
     # Connections.
 
-    def _name_server(self) -> JoinedConnection:
+    def _name_server(self, accept: Accept) -> JoinedConnection:
         refused = REFUSED_CODES - self._options.allowed_codes
-        return NameServerConnection(self._parts, self._accept, self._map_addresses, refused)
+        return NameServerConnection(self._parts, accept, self._map_addresses, refused)
 
-    def _broker(self, name: str) -> JoinedConnection:
+    def _broker(self, name: str, accept: Accept) -> JoinedConnection:
         broker = self.table.broker(name)
-        assert broker is not None, "a broker that is gone has no listener"
+        if broker is None:  # its listener was closed after the client had connected
+            raise UpstreamEnded(f"the cluster no longer has broker {name}")
         return BrokerConnection(
             self._parts,
-            self._accept,
+            accept,
             broker,
             partial(self._session, broker),
             BETWEEN_BROKERS - self._options.allowed_codes,
@@ -232,9 +238,9 @@ class RocketmqGateway:
         name = f"{self._options.name}/{start}/{broker}/{client_address}#{next(self._numbers)}"
         return self._sessions.session(ConnectedClient(name, broker, client_address, send, close))
 
-    def _accept(self, connection: JoinedConnection) -> None:
+    def _accept(self, admission: AdmissionDecision | None, connection: JoinedConnection) -> None:
         connection.ended.add_done_callback(lambda ended: self._note_end(connection, ended.result()))
-        self._entrance.receive(connection, partial(self._begin, connection))
+        self._entrance.receive(connection, partial(self._begin, connection), admission)
 
     def _begin(self, connection: JoinedConnection) -> None:
         if connection.ended.done():

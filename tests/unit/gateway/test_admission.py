@@ -61,6 +61,30 @@ async def test_clients_of_a_load_balancer_count_by_their_own_addresses(world: Ga
     assert refused(world) == {"max.connections.per.ip": 1}
 
 
+@played(proxies=(parse_network(HOST),), limits=Limits(connections=2))
+async def test_connections_count_before_the_header_of_the_load_balancer(world: GatewayFixture) -> None:
+    first, _ = await world.client(), await world.client()
+    assert await (await world.client()).is_closed()
+    assert refused(world) == {"max.connections": 1}
+    await until(lambda: world.gateway.numbers()["connections"] == {(): [2]})
+    first.writer.transport.abort()
+    await until(lambda: world.gateway.numbers()["connections"] == {(): [1]})
+    assert (await (await balanced(world, "10.0.0.1")).ask(HEARTBEAT, 4, **beat())).error_code == 25
+
+
+@played(
+    proxies=(parse_network("10.0.0.0/8"),),
+    rules=QuotaRules(connections={DEFAULT: 1.0}),
+    quota_window_num=1,
+    quota_window_s=2.0,
+)
+async def test_rate_of_connections_counts_those_that_send_nothing(world: GatewayFixture) -> None:
+    first, _ = await world.client(), await world.client()
+    assert await (await world.client()).is_closed()
+    assert refused(world) == {"connection_creation_rate": 1}
+    assert (await first.ask(HEARTBEAT, 4, **beat())).error_code == 25
+
+
 @played(proxies=(parse_network(HOST),), connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
 async def test_request_right_after_the_header_waits_until_its_connection_is_admitted(
     world: GatewayFixture,

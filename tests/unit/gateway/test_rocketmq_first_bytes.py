@@ -1,6 +1,9 @@
 """The first bytes of connections to the gateway for RocketMQ: addresses from load balancers, and TLS."""
 
+import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from gateway.metrics.numbers import TOO_LATE, TOO_MANY_OF_IP
 from gateway.net.proxy_protocol import (
     InvalidProxyHeader,
     is_within,
@@ -18,6 +22,7 @@ from gateway.net.proxy_protocol import (
     read_proxy_header,
 )
 from gateway.net.tls_entry import Endpoints
+from gateway.rocketmq import brokers
 from gateway.rocketmq.options import rocketmq_limits
 from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from tests.harness.certificates import Authority, Issued
@@ -29,6 +34,7 @@ SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 IPV4 = bytes([10, 0, 0, 1, 10, 0, 0, 2, 2, 1, 0, 80])
 IPV6 = bytes.fromhex("fe80" + 13 * "00" + "01" + 15 * "00" + "02") + b"\2\1\0\1"
 OF_IPV4: Endpoints = ("10.0.0.1", 513), ("10.0.0.2", 80)
+MAPPED = b"".join(bytes(10) + b"\xff\xff" + IPV4[at : at + 4] for at in (0, 4)) + IPV4[8:]
 OF_IPV6: Endpoints = ("fe80::1", 513), ("::2", 1)
 BALANCER = (parse_network(HOST),)
 
@@ -40,6 +46,9 @@ BALANCER = (parse_network(HOST),)
     [
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 513 80\r\n", OF_IPV4),
         (b"PROXY TCP6 fe80::1 ::2 513 1\r\n", OF_IPV6),
+        (b"PROXY TCP6 ::ffff:10.0.0.1 ::ffff:a00:2 513 80\r\n", OF_IPV4),
+        (SIGNATURE + b"\x21\x21\0\x24" + MAPPED, OF_IPV4),
+        (b"PROXY TCP6 ::ffff:10.0.0.1 ::2 513 80\r\n", (("10.0.0.1", 513), ("::2", 80))),
         (b"PROXY UNKNOWN\r\n", None),
         (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", None),
         (SIGNATURE + b"\x21\x11\0\x0c" + IPV4, OF_IPV4),
@@ -145,8 +154,23 @@ async def test_header_of_another_client_is_malformed(world: FrontFixture) -> Non
 
 @fronted(proxies=BALANCER, limits=replace(rocketmq_limits(), authentication_timeout_s=0.1))
 async def test_connection_without_first_bytes_is_closed(world: FrontFixture) -> None:
-    assert await (await world.at_broker()).is_closed()
-    assert await (await balanced(world.at_broker, proxy_header(OF_IPV4))).is_closed()
+    with capture_logs() as logs:
+        assert await (await world.at_broker()).is_closed()
+        assert await (await balanced(world.at_broker, proxy_header(OF_IPV4))).is_closed()
+    assert (logs[0]["event"], logs[0]["limit"]) == ("a connection was refused", TOO_LATE)
+    assert logs[0]["client"] == HOST
+    assert world.counts.refused == {TOO_LATE: 2}
+
+
+@fronted(proxies=BALANCER)
+async def test_connection_that_is_reset_before_it_is_accepted_is_dropped(world: FrontFixture) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    # Nothing is awaited between, so the event loop accepts the connection after the reset.
+    with socket.create_connection((HOST, world.gateway.address.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert (await (await balanced(world.client, proxy_header(OF_IPV4))).ask(105))[0].code == 0
+    assert errors == []
 
 
 def _server_context(issued: Issued) -> ssl.SSLContext:
@@ -190,5 +214,66 @@ def test_header_comes_before_tls(tmp_path: Path, is_permissive: bool) -> None:
             await client.writer.start_tls(trusting, server_hostname="localhost")
             assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
             assert world.sessions.made[0].client_address == "10.0.0.1:513"
+
+    uvloop.run(play())
+
+
+def _entering(world: FrontFixture) -> float:
+    return world.gateway.numbers()["connections"]["entry",][0]
+
+
+@pytest.mark.parametrize("is_permissive", [False, True])
+def test_connection_counts_before_its_handshake(tmp_path: Path, is_permissive: bool) -> None:
+    security = ListenerSecurity(SecuritySettings(keystore=Authority(tmp_path).issue("gateway").both))
+    limits = replace(rocketmq_limits(), connections_per_ip=1)
+
+    async def play() -> None:
+        async with front(security=security, is_tls_permissive=is_permissive, limits=limits) as world:
+            first = await world.at_broker()
+            assert await (await world.at_broker()).is_closed()
+            assert world.counts.refused == {TOO_MANY_OF_IP: 1}
+            await until(lambda: _entering(world) == 1)
+            first.writer.transport.abort()
+            await until(lambda: _entering(world) == 0)
+            await world.at_broker()
+            await until(lambda: _entering(world) == 1)
+            assert world.counts.refused == {TOO_MANY_OF_IP: 1}
+
+    uvloop.run(play())
+
+
+def test_handshake_that_takes_too_long_is_counted(tmp_path: Path) -> None:
+    security = ListenerSecurity(SecuritySettings(keystore=Authority(tmp_path).issue("gateway").both))
+    limits = replace(rocketmq_limits(), authentication_timeout_s=0.1)
+
+    async def play() -> None:
+        async with front(security=security, limits=limits) as world:
+            assert await (await world.at_broker()).is_closed()
+            assert world.counts.refused == {TOO_LATE: 1}
+            await until(lambda: _entering(world) == 0)
+
+    uvloop.run(play())
+
+
+@pytest.mark.parametrize("is_permissive", [False, True])
+def test_client_whose_broker_goes_during_its_handshake_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_permissive: bool
+) -> None:
+    authority = Authority(tmp_path)
+    security = ListenerSecurity(SecuritySettings(keystore=authority.issue("gateway").both))
+    trusting = ssl.create_default_context(cafile=authority.certificate)
+
+    async def play() -> None:
+        async with front(security=security, is_tls_permissive=is_permissive) as world:
+            client = await world.at_broker()
+            await until(lambda: _entering(world))
+            monkeypatch.setattr(brokers, "UNSEEN_MAX_S", -1.0)
+            await world.gateway.table.refresh([])
+            with capture_logs() as logs:
+                await client.writer.start_tls(trusting, server_hostname="localhost")
+                assert await client.is_closed()
+                await until(lambda: logs)
+            assert logs[0]["why"] == "the cluster no longer has broker broker-a/0"
+            await until(lambda: _entering(world) == 0)
 
     uvloop.run(play())
