@@ -5,7 +5,9 @@ Source: consumerProgress of RocketMQ's mqadmin.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import structlog
 
 from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.brokers import BrokerAddress
@@ -16,18 +18,22 @@ from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.why.rocketmq.polled.server import Server, ServerError
+from kafka_why.why.rocketmq.polled.server import REQUESTS_PER_S, Server, ServerError
 
 INTERVAL_S = 30.0
-"""The pause between two rounds of polls."""
+"""The pause between two rounds of polls. A round looks up topics for at most this time."""
 
 GroupQueue = tuple[str, MessageQueue]
+TopicQueues = dict[str, tuple[MessageQueue, ...]]
+
+log = structlog.get_logger()
 
 
 class QueueLags:
-    """Polls brokers for the offsets of at most `max_queues` queues.
+    """Polls brokers for the offsets of at most `max_queues` queues, of as many topics at most.
 
-    Each broker gets at most 10 requests a second, so a round over many queues takes longer.
+    Each broker gets at most 10 requests a second, so a round over many queues takes longer. A round replaces
+    the lags of the one before, and its time is limited, so that lags in the metrics are never much older.
     """
 
     def __init__(
@@ -50,7 +56,11 @@ class QueueLags:
         """Poll until cancelled, and keep the results in the counts."""
         try:
             while self._max_queues:
-                await self.poll(brokers())
+                try:
+                    await self.poll(brokers())
+                except Exception as error:
+                    self._counts.lags = {}
+                    log.error("the lags of groups are not known", exc_info=error)
                 await asyncio.sleep(INTERVAL_S)
         finally:
             await self.close()
@@ -63,6 +73,8 @@ class QueueLags:
     async def poll(self, brokers: Iterable[BrokerAddress]) -> None:
         """Poll the offsets of all queues once."""
         masters = {one.name: one.address for one in sorted(brokers, key=lambda one: -one.id)}
+        for address in self._servers.keys() - masters.values():
+            await self._servers.pop(address).close()
         queues, groups_left_out = await self._queues()
         by_broker: defaultdict[str, list[GroupQueue]] = defaultdict(list)
         for group_id, queue in queues:
@@ -75,7 +87,9 @@ class QueueLags:
     async def _queues(self) -> tuple[list[GroupQueue], int]:
         """Return the queues to poll, and the number of groups of which some are left out."""
         found: list[GroupQueue] = []
+        by_topic: TopicQueues = {}
         left_out = 0
+        until_s = asyncio.get_running_loop().time() + INTERVAL_S
         for group in await asyncio.to_thread(self._groups.groups):
             # The clients of a group that broadcasts keep their offsets themselves.
             if group.message_model is not MessageModel.CLUSTERING:
@@ -83,14 +97,44 @@ class QueueLags:
             if len(found) >= self._max_queues:
                 left_out += 1
                 continue
-            for topic in sorted(group.subscriptions):
-                found += [(group.group_id, it) for it in await self._facts.fetch_topic_queues(topic) or ()]
-        return found[: self._max_queues], left_out + (len(found) > self._max_queues)
+            topics = sorted(group.subscriptions)
+            is_complete = await self._look_up(topics, by_topic, until_s)
+            found += [(group.group_id, it) for topic in topics for it in by_topic.get(topic, ())]
+            left_out += not is_complete or len(found) > self._max_queues
+        return found[: self._max_queues], left_out
 
-    async def _lags(self, address: str, queues: Iterable[GroupQueue]) -> Mapping[GroupQueue, int]:
-        """Return the lags of those of these queues for which the broker of this address answers."""
-        server = self._servers.setdefault(address, Server(address, self._access))
+    async def _look_up(self, topics: Iterable[str], by_topic: TopicQueues, until_s: float) -> bool:
+        """Add the queues of these topics. Return False if some are left out, because the round has looked up
+        too many topics, or for too long. Clients choose the topics, and some may not exist.
+        """
+        loop = asyncio.get_running_loop()
+        for topic in topics:
+            if topic in by_topic:
+                continue
+            if len(by_topic) >= self._max_queues or loop.time() >= until_s:
+                return False
+            try:
+                async with asyncio.timeout_at(until_s):
+                    by_topic[topic] = await self._facts.fetch_topic_queues(topic) or ()
+            except TimeoutError:
+                return False
+        return True
+
+    async def _lags(self, address: str, queues: Collection[GroupQueue]) -> Mapping[GroupQueue, int]:
+        """Return the lags of those of these queues for which the broker of this address answers in time."""
         found: dict[GroupQueue, int] = {}
+        usual_s = 2 * len(queues) / REQUESTS_PER_S
+        try:
+            async with asyncio.timeout(INTERVAL_S + 2 * usual_s):
+                await self._poll_broker(address, queues, found)
+        except TimeoutError:
+            self._warning.add(broker=address, error="it answers too slowly")
+        return found
+
+    async def _poll_broker(
+        self, address: str, queues: Iterable[GroupQueue], found: dict[GroupQueue, int]
+    ) -> None:
+        server = self._servers.setdefault(address, Server(address, self._access))
         for group_id, queue in queues:
             where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
             of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}
@@ -104,4 +148,3 @@ class QueueLags:
                 continue
             if stored is not None and end is not None:
                 found[group_id, queue] = max(end - stored, 0)
-        return found

@@ -1,11 +1,13 @@
 """The lag of each queue of the coordinator's groups in the gateway's metrics, polled from a stub broker."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.rocketmq import lags as lags_module
 from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.lags import QueueLags
@@ -15,9 +17,23 @@ from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.why.rocketmq.polled import server
 from tests.harness.rocketmq_gateway import QUEUES, PlayedGateway, heartbeat_body, rocketmq, started
+from tests.harness.waiting import until
 
 STORED, END = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MAX_OFFSET
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 Poll = Callable[..., Awaitable[RocketmqCounts]]
+
+
+@asynccontextmanager
+async def polled(
+    gateway: PlayedGateway, max_queues: int = 100
+) -> AsyncIterator[tuple[QueueLags, RocketmqCounts]]:
+    address = gateway.broker.address
+    counts, facts = RocketmqCounts(), ClusterFacts([address])
+    lags = QueueLags(RocketMqServers((address,)), gateway.core, facts, counts, max_queues)
+    yield lags, counts
+    await lags.close()
+    await facts.close()
 
 
 def play(monkeypatch: pytest.MonkeyPatch, test: Callable[[PlayedGateway, Poll], Awaitable[None]]) -> None:
@@ -31,12 +47,8 @@ def play(monkeypatch: pytest.MonkeyPatch, test: Callable[[PlayedGateway, Poll], 
             await gateway.client("c1").heartbeat("g")
 
             async def poll(max_queues: int = 100, address: str = broker.address) -> RocketmqCounts:
-                counts, facts = RocketmqCounts(), ClusterFacts([broker.address])
-                access = RocketMqServers((broker.address,))
-                lags = QueueLags(access, gateway.core, facts, counts, max_queues)
-                await lags.poll([BrokerAddress("b", 1, "x:1"), BrokerAddress("b", 0, address)])
-                await lags.close()
-                await facts.close()
+                async with polled(gateway, max_queues) as (lags, counts):
+                    await lags.poll([BrokerAddress("b", 1, "x:1"), BrokerAddress("b", 0, address)])
                 return counts
 
             await test(gateway, poll)
@@ -90,5 +102,76 @@ def test_queues_whose_broker_gives_no_offset_have_no_lag(
         assert found.lags == {}
         assert logs[0]["event"] == "the lags at a broker are not known"
         assert gateway.broker.codes().count(END) == asked
+
+    play(monkeypatch, test)
+
+
+def test_lookups_of_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        await gateway.client("c2").heartbeat("h")
+        gateway.broker.asked.clear()
+        await poll()
+        assert gateway.broker.codes().count(ROUTE) == 1  # of the topic of both groups
+        unknown = [f"unknown-{number}" for number in range(50)]
+        await gateway.client("c3").ask(RequestCode.HEART_BEAT, heartbeat_body("c3", "i", topics=unknown))
+        await until(lambda: gateway.core.get("i"))
+        gateway.broker.asked.clear()
+        gateway.broker.answers[ROUTE] = (ResponseCode.TOPIC_NOT_EXIST, {}, b"")
+        assert (await poll(10)).lag_groups_left_out == 1
+        assert gateway.broker.codes().count(ROUTE) == 10
+
+    play(monkeypatch, test)
+
+
+@pytest.mark.parametrize(("stuck", "left_out", "interval_s"), [(ROUTE, 1, 0.2), (END, 0, 2.0)])
+def test_round_does_not_wait_long_for_a_hanging_server(
+    monkeypatch: pytest.MonkeyPatch, stuck: RequestCode, left_out: int, interval_s: float
+) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        monkeypatch.setattr(lags_module, "INTERVAL_S", interval_s)
+        monkeypatch.setattr(lags_module, "REQUESTS_PER_S", 10_000)
+        gateway.broker.stuck.add(stuck)
+        with capture_logs() as logs:
+            found = await poll()
+        assert (found.lags, found.lag_groups_left_out) == ({}, left_out)
+        assert [entry["error"] for entry in logs] == ["it answers too slowly"] * (1 - left_out)
+        gateway.broker.open.set()
+
+    play(monkeypatch, test)
+
+
+def test_polls_continue_without_old_lags_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, poll: Poll) -> None:
+        monkeypatch.setattr(lags_module, "INTERVAL_S", 0.5)
+        before: list[int] = []
+
+        def brokers() -> Iterable[BrokerAddress]:
+            before.append(len(counts.lags))
+            if len(before) == 1:
+                raise RuntimeError("no brokers")
+            return [BrokerAddress("b", 0, gateway.broker.address)]
+
+        async with polled(gateway) as (lags, counts):
+            counts.lags = (await poll()).lags
+            with capture_logs() as logs:
+                following = asyncio.create_task(lags.follow(brokers))
+                await until(lambda: len(before) > 1 and counts.lags)
+            following.cancel()
+        assert before[:2] == [QUEUES, 0]
+        assert logs[0]["event"] == "the lags of groups are not known"
+
+    play(monkeypatch, test)
+
+
+def test_connection_to_a_broker_that_is_gone_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(gateway: PlayedGateway, _: Poll) -> None:
+        def closed() -> int:
+            return sum(writer.is_closing() for writer in gateway.broker.writers)
+
+        async with polled(gateway) as (lags, counts):
+            await lags.poll([BrokerAddress("b", 0, gateway.broker.address)])
+            assert len(counts.lags) == QUEUES and closed() == 0
+            await lags.poll([])
+            await until(lambda: closed() == 1)
 
     play(monkeypatch, test)
