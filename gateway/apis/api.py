@@ -255,7 +255,8 @@ class Api:
     requests count for clients' quotas. If `is_exclusive`, a connection has no concurrent request. ApiVersions
     omits the API while `is_offered` returns False. `error_code` returns the error in a coordinator's answer,
     for the metrics. `is_for_broker` returns True if a broker has to answer a request, `is_passed` if brokers
-    answer all requests of the API.
+    answer all requests of the API. `added_bytes` returns the bytes that the gateway adds to a request to the
+    coordinator, if they may be many.
     """
 
     key: ApiKey
@@ -268,6 +269,7 @@ class Api:
     is_exclusive: bool = False
     is_offered: Callable[[Services], bool] = lambda services: True
     error_code: Callable[[Any], int] = lambda answer: getattr(answer, "error_code", 0)
+    added_bytes: Callable[[RequestContext, Any], int] = lambda context, request: 0
     is_for_broker: Callable[[Any], bool] | None = None
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)

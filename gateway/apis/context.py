@@ -154,6 +154,7 @@ class ShareSession:
 # Clients choose patterns, names and ids, so their number per connection is limited.
 _PATTERNS_MAX_CHARS = 65_536
 _TOPICS_MAX_CHARS = 1_048_576
+_PART_OF_INTERVAL = 0.9
 
 Names = TypeVar("Names", bound=Sequence[str])
 
@@ -183,12 +184,38 @@ class RequestedMetadata(Generic[Names]):
         """Return True if the member's next heartbeat has to report metadata."""
         return (group_id, member_id) in self._requested
 
+    def get(self, group_id: str, member_id: str) -> Names | None:
+        """Return what to look up for the member, or None if there is nothing."""
+        return self._requested.get((group_id, member_id))
+
     def pop(self, group_id: str, member_id: str) -> Names | None:
         """Remove and return what to look up for the member, or None if there is nothing."""
         requested = self._requested.pop((group_id, member_id), None)
         if requested is not None:
             self._chars -= _chars(group_id, member_id, requested)
         return requested
+
+
+class HeartbeatPace:
+    """A limit of one event per heartbeat interval, which the coordinator's answers have. A heartbeat may
+    arrive slightly early.
+    """
+
+    def __init__(self) -> None:
+        self.interval_ms = 0
+        self._latest_s = float("-inf")
+
+    def try_start(self) -> bool:
+        """Start an event. Return False if the latest one was too short a time ago."""
+        now_s = _now_s()
+        if now_s - self._latest_s < _PART_OF_INTERVAL * self.interval_ms / 1_000:
+            return False
+        self._latest_s = now_s
+        return True
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _chars(group_id: str, member_id: str, requested: Sequence[str]) -> int:
@@ -207,6 +234,8 @@ class ConnectionCaches:
     requested_topics: RequestedMetadata[list[str]] = field(
         default_factory=partial(RequestedMetadata, _TOPICS_MAX_CHARS)
     )
+    topic_metadata: HeartbeatPace = field(default_factory=HeartbeatPace)
+    topic_creation: HeartbeatPace = field(default_factory=HeartbeatPace)
     pushes: ClientMetricsInstance = field(default_factory=ClientMetricsInstance)
 
 

@@ -3,7 +3,8 @@ StreamsGroupDescribe (89). The gateway adds topics' metadata to heartbeats, and 
 the client's rights.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,9 +14,11 @@ from msgspec import UNSET, convert, structs, to_builtins
 
 from gateway.apis.api import GROUP_REFUSED, Api, may_on_cluster, may_read_group
 from gateway.apis.context import Deferred, RequestContext, Services
-from gateway.apis.modern_groups import OFF, TOPIC_REFUSED, Description, may_describe_all
-from gateway.apis.topics import images_of, is_too_much
+from gateway.apis.modern_groups import OFF, TOPIC_REFUSED, Description
+from gateway.apis.slices import Slices
+from gateway.apis.topics import images_bytes, images_of, is_too_much
 from gateway.authorization.acls import Operation, ResourceType
+from gateway.log_text import quoted
 from gateway.upstream.cluster import is_topic_name
 from gateway.wire.codec import Fields
 from gateway.wire.heartbeats import decode_streams_heartbeat
@@ -39,12 +42,15 @@ from kafka_why.contract.kafka.streams_responses import (
     TaskIds,
     TaskOffset,
 )
+from kafka_why.contract.kafka.wording import listed
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.streams_topics import required_topics
 
 # Topic.INTERNAL_TOPICS of Kafka.
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NAMED_MAX = 3
+# More metadata is added to a heartbeat only once per interval.
+_SMALL_BYTES = 16 * 1024
 _REMEMBERED_HEARTBEATS = 2
 _TOOLS_FIELDS = frozenset({"pending", "member_state"})  # of a member's description
 _NOT_REQUESTED, _NOT_STORED = 0, 1  # StreamsGroupDescribeResponse.TopologyDescriptionStatus
@@ -56,17 +62,30 @@ _TOO_MUCH = {
 
 
 async def serve_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Send a member's heartbeat to the coordinator, with the metadata of its topics."""
-    topology = convert(request.topology, StreamsTopology | None, from_attributes=True)
-    refused = _refused(context, request.group_id, topology)
+    """Send a member's heartbeat to the coordinator, with the metadata of its topics. Then create the internal
+    topics that are missing.
+    """
+    refused = _refused(context, request.group_id)
     if refused is not None:
         return refused
-    requested = context.caches.requested_topics.pop(request.group_id, request.member_id)
-    names = requested if topology is None else sorted(required_topics(topology))
-    if is_too_much(names):
+    if context.oversized_bytes:  # it is not sent
+        return Deferred(_send(context, request, None, None), partial(_heartbeat_fields, context))
+    topology, requested = None, _due_topics(context, request)
+    if request.topology is not None:
+        slices = context.slices()
+        refused = await _topology_refused(context, slices, request.topology.subtopologies)
+        if refused is not None:
+            return refused
+        to_subtopology = partial(convert, type=Subtopology, from_attributes=True)
+        subtopologies = await slices.each(to_subtopology, request.topology.subtopologies)
+        topology = StreamsTopology(request.topology.epoch, subtopologies)
+        requested = sorted(required_topics(topology))
+    if is_too_much(requested):
         return _TOO_MUCH
-    topics = await images_of(context, names) if names and request.member_epoch >= 0 else None
-    return _send(context, request, topology, topics)
+    topics = await images_of(context, requested) if requested and request.member_epoch >= 0 else None
+    response = _send(context, request, topology, topics)
+    answer = response if topics is None else asyncio.ensure_future(_create_topics(context, response))
+    return Deferred(answer, partial(_heartbeat_fields, context))
 
 
 def heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
@@ -75,33 +94,75 @@ def heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferre
         return None
     if context.caches.requested_topics.is_requested(request.group_id, request.member_id):
         return None
-    return _refused(context, request.group_id, None) or _send(context, request, None, None)
+    refused = _refused(context, request.group_id)
+    return refused or Deferred(_send(context, request, None, None), partial(_heartbeat_fields, context))
 
 
-def _refused(context: RequestContext, group_id: str, topology: StreamsTopology | None) -> Fields | None:
-    """Rows KSH1 to KSH5. The coordinator's own topics are internal, too."""
+def added_bytes(context: RequestContext, request: Any) -> int:
+    """Return the size of the metadata that the member's heartbeat needs. The coordinator's answer to a
+    heartbeat without topology has about the same size.
+    """
+    if context.oversized_bytes:
+        return 0  # it is not sent
+    if request.topology is not None:
+        subtopologies = request.topology.subtopologies
+        return images_bytes(chain.from_iterable(map(_all_topics, subtopologies)))
+    return images_bytes(context.caches.requested_topics.get(request.group_id, request.member_id) or ())
+
+
+def _due_topics(context: RequestContext, request: Any) -> list[str] | None:
+    """Return the topics whose metadata the coordinator has requested, or None if there are none. Many topics
+    are reported at most once per heartbeat interval, because a heartbeat is small.
+    """
+    requested, pace = context.caches.requested_topics, context.caches.topic_metadata
+    names = requested.get(request.group_id, request.member_id)
+    is_large = request.topology is None and names is not None and images_bytes(names) > _SMALL_BYTES
+    if is_large and not pace.try_start():
+        return None
+    return requested.pop(request.group_id, request.member_id)
+
+
+def _refused(context: RequestContext, group_id: str) -> Fields | None:
+    """Rows KSH1 and KSH2."""
     if not context.services.streams_protocol:
         return OFF
-    if not may_read_group(context, group_id):
-        return GROUP_REFUSED
-    if topology is None:
-        return None
-    names = sorted(set(chain.from_iterable(map(_all_topics, topology.subtopologies))))
+    return None if may_read_group(context, group_id) else GROUP_REFUSED
+
+
+async def _topology_refused(
+    context: RequestContext, slices: Slices, subtopologies: Sequence[Any]
+) -> Fields | None:
+    """Rows KSH3 to KSH5. The coordinator's own topics are internal, too."""
+    named = await slices.each(_all_topics, subtopologies)
+    names = sorted(set(chain.from_iterable(named)))
+    if is_too_much(names):
+        return _TOO_MUCH
     internal = _INTERNAL | context.services.internal_topics.names
     if not internal.isdisjoint(names):
         return _invalid("has internal topics of the cluster", internal.intersection(names))
     illegal = [name for name in names if not is_topic_name(name)]
     if illegal:
         return _invalid("has names that no topic can have", illegal)
-    return None if may_describe_all(context, names) else TOPIC_REFUSED
+    is_allowed = all(await slices.each(_decider(context, Operation.DESCRIBE), names))
+    return None if is_allowed else TOPIC_REFUSED
+
+
+def _decider(context: RequestContext, operation: Operation) -> Callable[[str], bool]:
+    """Return a function that returns True if the client may do this operation on a topic. It caches nothing,
+    because a topology may have many topics.
+    """
+    authorizer = context.services.authorizer
+    if authorizer is None:
+        return lambda name: True
+    return authorizer.decider(context.principal, context.client_host, operation, ResourceType.TOPIC)
 
 
 def _invalid(why: str, names: Iterable[str]) -> Fields:
-    message = f"The topology {why}: {', '.join(sorted(names))}."
+    message = f"The topology {why}: {_listed([quoted(name) for name in sorted(names)])}."
     return {"error_code": ErrorCode.STREAMS_INVALID_TOPOLOGY, "error_message": message}
 
 
-def _all_topics(subtopology: Subtopology | SubtopologyDescription) -> set[str]:
+def _all_topics(subtopology: Any) -> set[str]:
     """Return the topics that a client has to be authorized to describe (rows KSH5, KSD5)."""
     internal = (*subtopology.repartition_source_topics, *subtopology.state_changelog_topics)
     names = (*subtopology.source_topics, *subtopology.repartition_sink_topics)
@@ -110,8 +171,8 @@ def _all_topics(subtopology: Subtopology | SubtopologyDescription) -> set[str]:
 
 def _send(
     context: RequestContext, request: Any, topology: StreamsTopology | None, topics: TopicImages | None
-) -> Deferred:
-    response = context.send(
+) -> asyncio.Future[StreamsGroupHeartbeatResponse]:
+    return context.send(
         StreamsGroupHeartbeat(
             **context.coordinator_header(request.group_id),
             member_id=request.member_id,
@@ -133,7 +194,6 @@ def _send(
             topics=topics,
         )
     )
-    return Deferred(response, partial(_heartbeat_fields, context))
 
 
 def _tasks(tasks: Any) -> list[TaskIds] | None:
@@ -147,11 +207,8 @@ def _offsets(offsets: Any) -> list[TaskOffset] | None:
 def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResponse) -> Fields:
     """Return the response to a heartbeat."""
     if answer.needs_topics is not UNSET:
+        context.caches.topic_metadata.interval_ms = answer.heartbeat_interval_ms
         context.caches.requested_topics.add(answer.group_id, answer.member_id, answer.needs_topics)
-    status = answer.status
-    if answer.create_topics is not UNSET:
-        outcome = _create(context, answer.create_topics, answer.heartbeat_interval_ms)
-        status = [_amended(one, outcome) for one in answer.status]
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,
@@ -160,7 +217,7 @@ def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResp
         "heartbeat_interval_ms": answer.heartbeat_interval_ms,
         "acceptable_recovery_lag": answer.acceptable_recovery_lag,
         "task_offset_interval_ms": answer.task_offset_interval_ms,
-        "status": to_builtins(status),
+        "status": to_builtins(answer.status),
         "active_tasks": to_builtins(answer.active_tasks),
         "standby_tasks": to_builtins(answer.standby_tasks),
         "warmup_tasks": to_builtins(answer.warmup_tasks),
@@ -169,26 +226,43 @@ def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResp
     }
 
 
-def _create(
+async def _create_topics(
+    context: RequestContext, response: Awaitable[StreamsGroupHeartbeatResponse]
+) -> StreamsGroupHeartbeatResponse:
+    """Create the internal topics that are missing. Return the coordinator's answer with the outcome in the
+    status.
+    """
+    answer = await response
+    if answer.create_topics is UNSET:
+        return answer
+    outcome = await _create(context, answer.create_topics, answer.heartbeat_interval_ms)
+    return structs.replace(answer, status=[_amended(one, outcome) for one in answer.status])
+
+
+async def _create(
     context: RequestContext, topics: Sequence[CreatableStreamsTopic], heartbeat_interval_ms: int
 ) -> str:
-    """Create internal topics with the client's rights. Return why topics are not created: for lack of rights,
-    or because they could not be created a short time ago (rows KST17 to KST20).
+    """Create internal topics with the client's rights, at most once per heartbeat interval. Return why topics
+    are not created: for lack of rights, or because they could not be created a short time ago (rows KST17 to
+    KST20).
     """
     names = [topic.name for topic in topics]
     if not may_on_cluster(context, Operation.CREATE):
-        denied = [name for name in names if not context.may(Operation.CREATE, ResourceType.TOPIC, name)]
+        allowed = await context.slices().each(_decider(context, Operation.CREATE), names)
+        denied = [name for name, may in zip(names, allowed, strict=True) if not may]
         if denied:
             return f"The client is not authorized to create {_listed(denied)}."
-    creation = context.services.streams_topics
-    creation.create(topics, context.ask_as_client, _REMEMBERED_HEARTBEATS * heartbeat_interval_ms / 1_000)
-    failed = creation.failures(names)
+    creation, pace = context.services.streams_topics, context.caches.topic_creation
+    pace.interval_ms = heartbeat_interval_ms
+    if pace.try_start():
+        remembered_s = _REMEMBERED_HEARTBEATS * heartbeat_interval_ms / 1_000
+        creation.create(context.principal, topics, context.ask_as_client, remembered_s)
+    failed = creation.failures(context.principal, names)
     return f"Not created: {_listed([f'{name} ({why})' for name, why in failed.items()])}." if failed else ""
 
 
-def _listed(items: Sequence[str]) -> str:
-    beyond = len(items) - _NAMED_MAX
-    return ", ".join(items[:_NAMED_MAX]) + (f" and {beyond} more" if beyond > 0 else "")
+def _listed(topics: list[str]) -> str:
+    return listed(topics, "topic", _NAMED_MAX)
 
 
 def _amended(status: StreamsStatus, outcome: str) -> StreamsStatus:
@@ -225,6 +299,7 @@ HEARTBEAT = Api(
     serve=serve_heartbeat,
     serve_at_once=heartbeat_at_once,
     decode=decode_streams_heartbeat,
+    added_bytes=added_bytes,
     is_offered=_is_on,
 )
 DESCRIBE = Api(

@@ -259,8 +259,12 @@ async def _describable(
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:
     """Return True if the metadata of all these topics does not fit into one request."""
-    known = (name for names in topics if names is not None for name in names)
-    return sum(len(name) + _IMAGE_BYTES for name in known) > IMAGES_MAX_BYTES
+    return sum(images_bytes(names) for names in topics if names is not None) > IMAGES_MAX_BYTES
+
+
+def images_bytes(names: Iterable[str]) -> int:
+    """Return the size of the metadata of these topics in a request, approximately."""
+    return sum(len(name) + _IMAGE_BYTES for name in names)
 
 
 def _image(topic: ClusterTopic) -> TopicImage | None:

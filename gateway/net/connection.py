@@ -21,7 +21,7 @@ from gateway.apis.api import Answer, Api, Screened
 from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
 from gateway.fairness import TENANT
-from gateway.net.at_broker import AtBroker
+from gateway.net.at_broker import CLOSED, AtBroker
 from gateway.net.dispatch import RequestOrdering
 from gateway.net.lifecycle import forget_frames
 from gateway.net.limits.requests import ForwardedRequests
@@ -57,7 +57,7 @@ class Connection:
         self._responses = Responses(listener, client)
         self._caches = ConnectionCaches()
         self._latest: RequestOrdering | None = None
-        self._broker = AtBroker()
+        self._broker = AtBroker(client.end, listener.limits.upstream_timeout_s)
         self._at_broker = ForwardedRequests(listener.forwarding)
         self._upstream: Upstream | None = None
         self._relaying: asyncio.Task[None] | None = None
@@ -110,6 +110,7 @@ class Connection:
         self._caches.shares.end()
         if self._upstream is not None:
             self._upstream.close()
+        self._broker.close()
         self._at_broker.close()
         self._client.abort()
 
@@ -271,10 +272,10 @@ class Connection:
         await self._in_order(slot, ordering)
         if self._listener.quotas.has_request_rates:
             self._responses.count(api, slot, header, self._session.principal)
-        if api.asks_coordinator:
-            await self._responses.acquire(api, slot)
+        context = self._context(header, oversized_bytes)
+        await self._responses.acquire(api, slot, context, request)
         try:
-            answer = await api.answer(self._context(header, oversized_bytes), request)
+            answer = await api.answer(context, request)
         except BaseException:
             self._responses.release(slot)
             raise
@@ -341,7 +342,7 @@ class Connection:
             return upstream
         # A broker closes idle connections, but the client's connection is not idle.
         if self._session.by_broker and self._session.is_authenticated:
-            raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
+            raise UpstreamLost(CLOSED)
         if upstream is not None and self._caches.shares.is_begun:
             raise UpstreamLost("the broker closed the connection of the share session")
         if self._relaying is not None:

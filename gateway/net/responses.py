@@ -199,10 +199,14 @@ class Responses:
         slot.has_capacity = self._capacity.try_acquire(slot.sent_bytes)
         return slot.has_capacity
 
-    async def acquire(self, api: Api, slot: ResponseSlot) -> None:
+    async def acquire(self, api: Api, slot: ResponseSlot, context: RequestContext, request: Any) -> None:
         """Wait for the rate limit of large requests, and then for capacity at the coordinator. A request that
-        may be parked needs no capacity. Nothing is read from a client that waits for capacity.
+        may be parked needs no capacity. One that the gateway answers itself needs neither. Nothing is read
+        from a client that waits for capacity.
         """
+        if not api.asks_coordinator:
+            return
+        slot.sent_bytes += api.added_bytes(context, request)
         await self._large_requests.acquire(slot.sent_bytes)
         if api.parks is None and not self.try_acquire(slot):
             self._client.pause(paused=True)

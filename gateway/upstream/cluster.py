@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -21,7 +21,6 @@ from gateway.wire.codec import GatewayError
 from kafka_why.connections.client_config import ClientConfig
 
 # The valid names of topics. Source: org.apache.kafka.common.internals.Topic.
-
 
 _NAME_MAX_CHARS = 249
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
@@ -239,6 +238,11 @@ class Cluster:
         UpstreamLost.
         """
         return await self._find(self._by_id, topic_ids, age_max_s)
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """Request these topics again at the next query, because they may have been created."""
+        for name in self._by_name.keys() & names:
+            self._by_name[name] = replace(self._by_name[name], at_s=float("-inf"))
 
     def _is_absent(self, name: str) -> bool:
         """Return True if a broker answered that the topic is absent, or if no topic can have the name."""

@@ -6,21 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import structlog
 from kafka.protocol.api_key import ApiKey
 from msgspec import Struct
 
+from gateway.log_text import RateLimitedWarning
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.upstream.transactions import OwnRequests
-from gateway.wire import codec
+from gateway.wire import codec, offload
+from gateway.wire.codec import GatewayError
 from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic
+from kafka_why.contract.kafka.wording import listed
 
 _CREATE_VERSION = 7
-_TOPIC_ALREADY_EXISTS = 36
+_CREATED = frozenset({0, 36})  # 36 is TOPIC_ALREADY_EXISTS
+# Errors about the client. Its rights may change at any time.
+_DENIED = frozenset({GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.CLUSTER_AUTHORIZATION_FAILED})
+# The failures of the latest request are all remembered, even if they are more.
 _FAILURES_MAX = 1_000
-
-log = structlog.get_logger()
+_REASON_MAX_CHARS = 250
+_NAMED_MAX = 3
 
 AskBroker = Callable[[int, int, codec.Fields], Awaitable[Any]]
 """Sends a request with this key, version and body to a broker, and returns the response. Raises
@@ -29,44 +34,66 @@ UpstreamLost.
 
 
 class _Failure(Struct, frozen=True):
-    """The reason why a topic was not created, remembered until a time of the event loop."""
+    """The reason why a topic was not created, remembered until a time of the event loop. With `is_denied` the
+    topic may be requested again before.
+    """
 
     reason: str
+    is_denied: bool
     until_s: float
 
 
 class StreamsTopics:
-    """The creation of internal topics. Topics that are being created, or could not be created a short time
-    ago, are not requested again.
+    """The creation of internal topics. A principal does not request topics again that it is creating, or that
+    it could not create a short time ago.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._own = OwnRequests(cluster)
-        self._in_flight: set[str] = set()
-        self._failures: dict[str, _Failure] = {}
+        self._in_flight: set[tuple[str, str]] = set()
+        """Principals and names of topics."""
+        self._failures: dict[tuple[str, str], _Failure] = {}
+        """By principal and name."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._requested = RateLimitedWarning("internal topics requested", level="info")
+        self._not_created = RateLimitedWarning("internal topics not created")
 
     def create(
-        self, topics: Iterable[CreatableStreamsTopic], ask: AskBroker | None, remembered_s: float
+        self,
+        principal: str,
+        topics: Iterable[CreatableStreamsTopic],
+        ask: AskBroker | None,
+        remembered_s: float,
     ) -> None:
-        """Create topics in the background, by requests of the client (`ask`) or of the gateway's own
-        principal. A failure is remembered for `remembered_s`.
+        """Create topics for a client in the background, by requests of the client (`ask`) or of the gateway's
+        own principal. A broker's refusal is remembered for `remembered_s`. A lost connection is not
+        remembered.
         """
-        failed = self.failures(topic.name for topic in topics)
-        wanted = [t for t in topics if t.name not in self._in_flight and t.name not in failed]
+        wanted = [topic for topic in topics if self._may_request(principal, topic.name)]
         if not wanted:
             return
-        self._in_flight.update(topic.name for topic in wanted)
-        task = asyncio.create_task(self._create(wanted, ask or self._ask_any, remembered_s))
+        keys = [(principal, topic.name) for topic in wanted]
+        self._in_flight.update(keys)
+        task = asyncio.create_task(self._create(principal, wanted, ask or self._ask_any, remembered_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._in_flight.difference_update(keys))
 
-    def failures(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the reasons why topics among these could not be created a short time ago, by name."""
-        recent = [(name, self._failures[name]) for name in names if name in self._failures]
-        now_s = _now_s()
-        return {name: failure.reason for name, failure in recent if failure.until_s > now_s}
+    def failures(self, principal: str, names: Iterable[str]) -> dict[str, str]:
+        """Return the reasons why the principal could not create topics among these a short time ago, by
+        name.
+        """
+        found = ((name, self._recent(principal, name)) for name in names)
+        return {name: failure.reason for name, failure in found if failure is not None}
+
+    def _may_request(self, principal: str, name: str) -> bool:
+        failure = self._recent(principal, name)
+        return (principal, name) not in self._in_flight and (failure is None or failure.is_denied)
+
+    def _recent(self, principal: str, name: str) -> _Failure | None:
+        failure = self._failures.get((principal, name))
+        return None if failure is None or failure.until_s <= _now_s() else failure
 
     def close(self) -> None:
         """Cancel the requests, and close the gateway's connections for them."""
@@ -78,38 +105,57 @@ class StreamsTopics:
         return await self._own.ask(None, api_key, version, body)
 
     async def _create(
-        self, topics: Sequence[CreatableStreamsTopic], ask: AskBroker, remembered_s: float
+        self, principal: str, topics: Sequence[CreatableStreamsTopic], ask: AskBroker, remembered_s: float
     ) -> None:
         names = [topic.name for topic in topics]
+        shown = listed(names, "topic", _NAMED_MAX)
         try:
-            failed = await self._request(topics, ask)
+            results = await self._request(topics, ask)
         except (UpstreamLost, TimeoutError) as error:
-            failed = dict.fromkeys(names, str(error) or "no broker answered in time")
-        finally:
-            self._in_flight.difference_update(names)
-        self._remember(failed, _now_s() + remembered_s)
-        log.info("internal topics requested", topics=names, failed=failed)
+            self._not_created.add(topics=shown, error=str(error) or "no broker answered in time")
+            return
+        self._cluster.forget_topics(topic.name for topic in results if topic.error_code in _CREATED)
+        until_s = _now_s() + remembered_s
+        failed = {
+            (principal, topic.name): _Failure(_reason(topic), topic.error_code in _DENIED, until_s)
+            for topic in results
+            if topic.error_code not in _CREATED
+        }
+        self._requested.add(topics=shown)
+        if failed:
+            self._remember(failed)
+            first = next(iter(failed.values())).reason
+            not_created = listed([name for _, name in failed], "topic", _NAMED_MAX)
+            self._not_created.add(topics=not_created, error=first)
 
-    async def _request(self, topics: Iterable[CreatableStreamsTopic], ask: AskBroker) -> dict[str, str]:
-        """Request the creation of topics. Return the reasons of failures by name. Raises UpstreamLost,
+    async def _request(self, topics: Sequence[CreatableStreamsTopic], ask: AskBroker) -> Sequence[Any]:
+        """Request the creation of topics. Return the results (CreatableTopicResult). Raises UpstreamLost,
         TimeoutError.
         """
         timeout_s = self._cluster.limits.upstream_timeout_s
-        body = {"topics": [_topic_fields(topic) for topic in topics], "timeout_ms": round(timeout_s * 1_000)}
+        if len(topics) > offload.LONG:
+            body = await offload.run(_body, topics, timeout_s)
+        else:
+            body = _body(topics, timeout_s)
         async with asyncio.timeout(timeout_s):
             answer = await ask(ApiKey.CreateTopics, _CREATE_VERSION, body)
-        return {
-            topic.name: topic.error_message or f"error {topic.error_code}"
-            for topic in answer.topics
-            if topic.error_code not in (0, _TOPIC_ALREADY_EXISTS)
-        }
+        results: Sequence[Any] = answer.topics
+        return results
 
-    def _remember(self, failed: Mapping[str, str], until_s: float) -> None:
-        for name, reason in failed.items():
-            self._failures.pop(name, None)  # the latest is last
-            self._failures[name] = _Failure(reason, until_s)
-        for name in list(self._failures)[: max(0, len(self._failures) - _FAILURES_MAX)]:
-            del self._failures[name]
+    def _remember(self, failed: Mapping[tuple[str, str], _Failure]) -> None:
+        for key, failure in failed.items():
+            self._failures.pop(key, None)  # the latest is last
+            self._failures[key] = failure
+        for key in list(self._failures)[: -max(_FAILURES_MAX, len(failed))]:
+            del self._failures[key]
+
+
+def _reason(result: Any) -> str:
+    return (result.error_message or f"error {result.error_code}")[:_REASON_MAX_CHARS]
+
+
+def _body(topics: Iterable[CreatableStreamsTopic], timeout_s: float) -> codec.Fields:
+    return {"topics": [_topic_fields(topic) for topic in topics], "timeout_ms": round(timeout_s * 1_000)}
 
 
 def _topic_fields(topic: CreatableStreamsTopic) -> codec.Fields:

@@ -17,7 +17,7 @@ from gateway.fairness import CapacityLimiter
 from gateway.log_text import RateLimitedWarning
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
-from gateway.wire import codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import GatewayError
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
@@ -77,10 +77,10 @@ class OwnRequests:
     async def _ask_on(
         self, upstream: Upstream, idle: list[Upstream], api_key: int, version: int, body: codec.Fields
     ) -> Any:
-        request = codec.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
+        request = await offload.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
         idle.append(upstream)
-        return codec.decode_response(api_key, version, answer)
+        return await offload.decode_response(api_key, version, answer)
 
 
 _METADATA_VERSION, _LIST_OFFSETS_VERSION, _FIND_COORDINATOR_VERSION, _DESCRIBE_VERSION = 12, 7, 3, 0

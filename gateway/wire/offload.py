@@ -17,7 +17,7 @@ from gateway.wire.framing import RequestHeader
 AT_ONCE_BYTES = 16 * 1024
 """Messages up to this size are decoded on the event loop, in about 5 ms."""
 LONG = 1_000
-"""Responses with more entries are encoded in the thread."""
+"""Messages with more entries are encoded in the thread."""
 
 # The shortest sleep that lets another thread run.
 _PAUSE_S = 20e-6
@@ -71,6 +71,16 @@ async def decode_response(api_key: int, api_version: int, response: bytes) -> An
     return await run_sized(response, codec.decode_response, api_key, api_version, response)
 
 
+async def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
+) -> bytes:
+    """Encode a request of the gateway as `codec.encode_request` does."""
+    arguments = api_key, api_version, correlation_id, client_id, body
+    if is_long(body):
+        return await run(codec.encode_request, *arguments)
+    return codec.encode_request(*arguments)
+
+
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:
     """Encode a response in the thread, as `codec.encode_response` does. The future belongs to the running
     loop.
@@ -79,7 +89,7 @@ def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[byte
 
 
 def is_long(fields: Fields) -> bool:
-    """Return True if the lists of a response have more than LONG entries together."""
+    """Return True if the lists of a message have more than LONG entries together."""
     return _left(fields, LONG) < 0
 
 

@@ -136,7 +136,8 @@ def _string(field: Schema, flexible: bool, nullable: bool) -> Write:
             out += b"\0" if flexible else b"\xff\xff"
             return
         data = text.encode()
-        out += varint(len(data) + 1) if flexible else _INT16.pack(len(data))
+        size = _INT16.pack(len(data))  # also raises for a flexible version
+        out += varint(len(data) + 1) if flexible else size
         out += data
 
     return write

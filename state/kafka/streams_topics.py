@@ -229,9 +229,10 @@ class _Configuration:
     def _same_count(self, counts: Mapping[str, int]) -> int:
         found = set(counts.values())
         if len(found) > 1:
-            each = ", ".join(
-                f"{name} has {counted(count, 'partition')}" for name, count in sorted(counts.items())
-            )
+            # The first topic of each number is named first.
+            first = {count: name for name, count in sorted(counts.items(), reverse=True)}
+            names = sorted(counts, key=lambda name: (first[counts[name]] != name, name))
+            each = _listed([f"{name} has {counted(counts[name], 'partition')}" for name in names])
             raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.", *counts)
         return found.pop()
 

@@ -267,7 +267,7 @@ def test_ksq11_internal_topics_are_created_with_the_rights_of_the_client(broker:
             topics = gateway._shared.services.streams_topics
             answer = await client.ask(STREAMS_HEARTBEAT, 1, **fields, **first, member_epoch=0)
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while (detail := missing_topics(answer)) and CREATED not in topics.failures([CREATED]):
+                while (detail := missing_topics(answer)) and not topics.failures(f"User:{user}", [CREATED]):
                     await asyncio.sleep(0.1)
                     answer = await client.ask(
                         STREAMS_HEARTBEAT, 1, **fields, member_epoch=answer.member_epoch

@@ -20,6 +20,9 @@ from state.kafka.streams_topics import malformed_topology
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 # Of a long chain of subtopologies each round of the configuration decides one repartition topic.
 SUBTOPOLOGIES_MAX = 1_000
+# While topics are missing, each answer has the configs of those to create.
+CONFIGS_MAX = 10_000
+CONFIGS_MAX_BYTES = 512 * 1024
 _INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
@@ -119,13 +122,30 @@ def _fault_of_rest(context: StepContext, request: StreamsGroupHeartbeat) -> tupl
         ), "ActiveTasks, StandbyTasks and WarmupTasks must be all null or all given."
     if epoch != 0 and request.topology is not None:
         return context.rule("KSH14"), "A Topology may only be in the first request."
-    if request.topology is not None and len(request.topology.subtopologies) > SUBTOPOLOGIES_MAX:
-        number = len(request.topology.subtopologies)
-        return context.rule(
-            "KSQ14"
-        ), f"The topology has {number} subtopologies. The maximum is {SUBTOPOLOGIES_MAX}."
+    fault = None if request.topology is None else _excess(request.topology)
+    if fault is not None:
+        return context.rule("KSQ14"), fault
     fault = _malformed(request)
     return None if fault is None else (context.rule("KSB14"), fault)
+
+
+def _excess(topology: StreamsTopology) -> str | None:
+    """Return what the topology has too much of, or None."""
+    number = len(topology.subtopologies)
+    if number > SUBTOPOLOGIES_MAX:
+        return f"The topology has {number} subtopologies. The maximum is {SUBTOPOLOGIES_MAX}."
+    configs = [
+        config
+        for one in topology.subtopologies
+        for topic in (*one.repartition_source_topics, *one.state_changelog_topics)
+        for config in topic.topic_configs
+    ]
+    if len(configs) > CONFIGS_MAX:
+        return f"The topology has {len(configs)} topic configs. The maximum is {CONFIGS_MAX}."
+    size = sum(len(config.key.encode()) + len(config.value.encode()) for config in configs)
+    if size > CONFIGS_MAX_BYTES:
+        return f"The topology has topic configs of {size} bytes. The maximum is {CONFIGS_MAX_BYTES}."
+    return None
 
 
 def _malformed(request: StreamsGroupHeartbeat) -> str | None:

@@ -2,6 +2,7 @@
 and beside Kafka's classes for those that kio lacks.
 """
 
+import asyncio
 import dataclasses
 import datetime
 import io
@@ -20,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from gateway.wire import codec
+from gateway.wire import codec, offload
 from gateway.wire.framing import ProtocolError, RequestHeader, request_header
 from gateway.wire.schema_encoder import SchemaEncoder
 
@@ -141,11 +142,27 @@ def test_responses_are_encoded_as_by_kio(key: int, version: int, fill: Fill) -> 
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
-    encoder = SchemaEncoder(codec.RESPONSES[ApiKey.OffsetFetch].json, 5)
-    for name, metadata, why in (("t", "x" * 40_000, "requires -32768"), (None, "", "name is null")):
-        partition = {"partition_index": 0, "committed_offset": 0, "metadata": metadata}
-        with pytest.raises((struct.error, ValueError), match=why):
-            encoder.encode({"topics": [{"name": name, "partitions": [partition]}]})
+    for version in (5, 6):  # 6 is flexible
+        encoder = SchemaEncoder(codec.RESPONSES[ApiKey.OffsetFetch].json, version)
+        for name, metadata, why in (("t", "x" * 32_768, "requires -32768"), (None, "", "name is null")):
+            partition = {"partition_index": 0, "committed_offset": 0, "metadata": metadata}
+            with pytest.raises((struct.error, ValueError), match=why):
+                encoder.encode({"topics": [{"name": name, "partitions": [partition]}]})
+
+
+@pytest.mark.parametrize(("number", "is_at_once"), [(1, True), (2_000, False)])
+def test_large_request_of_the_gateway_is_encoded_in_the_thread(number: int, is_at_once: bool) -> None:
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    body = {"topics": [topic | {"name": f"t{index}"} for index in range(number)], "timeout_ms": 1}
+    request: Any = (ApiKey.CreateTopics, 7, 1, "me", body)
+
+    async def play() -> bytes:
+        encoding = asyncio.create_task(offload.encode_request(*request))
+        await asyncio.sleep(0)
+        assert encoding.done() is is_at_once
+        return await encoding
+
+    assert asyncio.run(play()) == codec.encode_request(*request)
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), [case for case in CASES if Fill.FULL in case.values])

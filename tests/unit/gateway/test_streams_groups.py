@@ -4,26 +4,31 @@ creation of internal topics.
 `tests/conformance/scripts/streams_*.txt` have the answers beside Kafka's.
 """
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 
+from gateway.apis import context
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.security.authentication import ListenerSecurity
 from gateway.upstream import streams_topics
 from gateway.wire import codec
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
-from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, Right, played, topic_id
+from kafka_why.contract.messages import ANONYMOUS
+from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, Right, played, topic_id
 from tests.harness.waiting import until
 
 HEARTBEAT, DESCRIBE = ApiKey.StreamsGroupHeartbeat, ApiKey.StreamsGroupDescribe
 CREATE = ApiKey.CreateTopics
 GROUP, TOPIC, CLUSTER = ResourceType.GROUP, ResourceType.TOPIC, ResourceType.CLUSTER
 MISSING_SOURCE, MISSING_INTERNAL = 1, 3
-INVALID_TOPOLOGY, DENIED = 130, 29
+INVALID_REQUEST, INVALID_TOPOLOGY, DENIED = 42, 130, 29
 MEMBER: tuple[Right, ...] = (
     (Operation.READ, GROUP, "g"),
     (Operation.DESCRIBE, GROUP, "g"),
@@ -81,6 +86,32 @@ def creates(world: GatewayFixture, *, error: int = 0, message: str | None = None
 
     world.broker.scripts[CREATE] = answer
     return asked
+
+
+def created_by(world: GatewayFixture) -> streams_topics.StreamsTopics:
+    return world.gateway._shared.services.streams_topics
+
+
+@contextmanager
+def later(ms: int) -> Iterator[None]:
+    """Let this time pass for heartbeats and failures."""
+    later_s = streams_topics._now_s() + ms / 1_000
+    with (
+        patch.object(streams_topics, "_now_s", lambda: later_s),
+        patch.object(context, "_now_s", lambda: later_s),
+    ):
+        yield
+
+
+async def authenticated(world: GatewayFixture) -> RawClient:
+    """Return a connection of a client that the broker has authenticated."""
+    world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
+    accepted = {"error_code": 0, "error_message": None, "auth_bytes": b""}
+    world.broker.answers[ApiKey.SaslAuthenticate] = accepted
+    client = await world.client()
+    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+    await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")
+    return client
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -182,7 +213,7 @@ async def test_ksq10_to_ksq12_missing_internal_topics_are_created(world: Gateway
     (topic,) = created[0].topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("app-counts", TOPICS["orders"], 2)
     assert [(config.name, config.value) for config in topic.configs] == [("cleanup.policy", "compact")]
-    world.cluster._by_name.clear()  # or a second later
+    await until(lambda: not created_by(world)._tasks)
     ready = await beat(world, joined.member_epoch)
     assert MISSING_INTERNAL not in statuses(ready)
     assert len(created) == 1
@@ -206,13 +237,11 @@ async def test_kst17_kst18_creation_needs_the_clients_right(world: GatewayFixtur
 async def test_kst20_failed_creation_is_reported_and_not_repeated_at_once(world: GatewayFixture) -> None:
     created = creates(world, error=37, message="too many")
     joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
-    topics = world.gateway._shared.services.streams_topics
-    await until(lambda: bool(topics.failures(["app-counts"])))
+    await until(lambda: bool(created_by(world).failures(ANONYMOUS, ["app-counts"])))
     again = await beat(world, joined.member_epoch)
     assert "app-counts (too many)" in statuses(again)[MISSING_INTERNAL]
     assert len(created) == 1
-    later_s = streams_topics._now_s() + 2 * again.heartbeat_interval_ms / 1_000
-    with patch.object(streams_topics, "_now_s", lambda: later_s):
+    with later(2 * again.heartbeat_interval_ms):
         tried = await beat(world, again.member_epoch)
         assert "too many" not in statuses(tried)[MISSING_INTERNAL]
         await until(lambda: len(created) == 2)
@@ -222,18 +251,18 @@ async def test_kst20_failed_creation_is_reported_and_not_repeated_at_once(world:
 async def test_kst19_topic_in_creation_is_not_requested_again(world: GatewayFixture) -> None:
     world.broker.unanswered.add(CREATE)
     joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
-    topics = world.gateway._shared.services.streams_topics
     assert MISSING_INTERNAL in statuses(await beat(world, joined.member_epoch))
-    assert len(topics._tasks) == 1
+    assert len(created_by(world)._tasks) == 1
 
 
 @played
 async def test_kst19_topic_that_exists_by_now_is_no_failure(world: GatewayFixture) -> None:
     created = creates(world, error=36)
-    await world.ask(HEARTBEAT, 1, **joining(counting()))
-    topics = world.gateway._shared.services.streams_topics
-    await until(lambda: bool(created) and not topics._tasks)
-    assert topics.failures(["app-counts"]) == {}
+    joined = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    await until(lambda: bool(created) and not created_by(world)._tasks)
+    assert created_by(world).failures(ANONYMOUS, ["app-counts"]) == {}
+    world.broker.topics["app-counts"] = TOPICS["orders"]
+    assert MISSING_INTERNAL not in statuses(await beat(world, joined.member_epoch))
 
 
 @pytest.mark.parametrize("is_reauthenticating", [False, True])
@@ -243,25 +272,123 @@ async def test_ksq11_clients_of_brokers_create_topics_on_their_own_connection(
 ) -> None:
     """While the client authenticates again, nothing else may be sent there."""
     created = creates(world)
-    world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
-    world.broker.answers[ApiKey.SaslAuthenticate] = {
-        "error_code": 0,
-        "error_message": None,
-        "auth_bytes": b"",
-    }
-    client = await world.client()
-    await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
-    await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")
+    client = await authenticated(world)
     if is_reauthenticating:
         await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     connections = len(world.broker.writers)
-    joined = await client.ask(HEARTBEAT, 1, **joining(counting()))
-    assert MISSING_INTERNAL in statuses(joined)
-    topics = world.gateway._shared.services.streams_topics
-    await until(lambda: bool(created) or bool(topics.failures(["app-counts"])))
+    await client.ask(HEARTBEAT, 1, **joining(counting()))
+    await until(lambda: not created_by(world)._tasks)
     assert (len(created), len(world.broker.writers)) == (0 if is_reauthenticating else 1, connections)
     if not is_reauthenticating:
         assert (await client.ask(ApiKey.Metadata, 12, topics=None)).topics
+
+
+@played(security=ListenerSecurity(by_broker=True))
+async def test_end_of_connection_ends_its_creation_at_once(world: GatewayFixture) -> None:
+    world.broker.unanswered.add(CREATE)
+    client = await authenticated(world)
+    await client.ask(HEARTBEAT, 1, **joining(counting()))
+    await until(lambda: bool(created_by(world)._tasks))
+    client.writer.close()
+    await until(lambda: not created_by(world)._tasks, timeout_s=15)  # the broker may take 30 s
+    assert not created_by(world)._in_flight
+    assert created_by(world).failures("User:ann", ["app-counts"]) == {}
+
+
+@played(security=ListenerSecurity(by_broker=True), upstream_timeout_s=0.2)
+async def test_unanswered_creation_does_not_delay_authentication_for_ever(world: GatewayFixture) -> None:
+    world.broker.unanswered.add(CREATE)
+    client = await authenticated(world)
+    await client.ask(HEARTBEAT, 1, **joining(counting()))
+    await client.send(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
+    assert await client.is_closed()
+
+
+@played(security=ListenerSecurity(by_broker=True))
+async def test_creation_after_the_brokers_idle_timeout_ends_the_clients_connection(
+    world: GatewayFixture,
+) -> None:
+    client = await authenticated(world)
+    (connection,) = world.gateway._connections
+    world.broker.writers[-1].close()
+    await until(lambda: not connection.has_upstream)
+    await client.send(HEARTBEAT, 1, **joining(counting()))
+    await client.rest()
+    created = creates(world)
+    again = await authenticated(world)
+    await again.ask(HEARTBEAT, 1, **joining(counting()))
+    await until(lambda: len(created) == 1)
+
+
+def missing(number: int) -> dict[str, Any]:
+    """Return a subtopology with so many sources that do not exist."""
+    return subtopology(*(f"app-{index}" for index in range(number)))
+
+
+@played
+async def test_many_topics_are_reported_at_most_once_per_heartbeat_interval(world: GatewayFixture) -> None:
+    answer = await world.ask(HEARTBEAT, 1, **joining(missing(500)))
+    answer = await beat(world, answer.member_epoch)
+    assert len(last_asked(world).topics or ()) == 500
+    answer = await beat(world, answer.member_epoch)
+    assert last_asked(world).topics is None
+    with later(answer.heartbeat_interval_ms):
+        await beat(world, answer.member_epoch)
+    assert len(last_asked(world).topics or ()) == 500
+
+
+@played(large_bytes_per_s=1, large_burst_bytes=1)
+async def test_metadata_counts_for_the_rate_of_large_requests(world: GatewayFixture) -> None:
+    answer = await world.ask(HEARTBEAT, 1, **joining(missing(500)))
+    waiting = asyncio.create_task(beat(world, answer.member_epoch))
+    await until(lambda: world.gateway._shared.large_requests.waiting == 1, timeout_s=15)
+    waiting.cancel()
+
+
+@played
+async def test_denied_creation_is_repeated_once_per_heartbeat_interval(world: GatewayFixture) -> None:
+    created = creates(world, error=DENIED, message="denied")
+    answer = await world.ask(HEARTBEAT, 1, **joining(counting()))
+    await until(lambda: bool(created) and not created_by(world)._tasks)
+    answer = await beat(world, answer.member_epoch)
+    assert "app-counts (denied)" in statuses(answer)[MISSING_INTERNAL]
+    assert not created_by(world)._tasks
+    with later(answer.heartbeat_interval_ms):
+        await beat(world, answer.member_epoch)
+        await until(lambda: len(created) == 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "why"), [(10_001, "v", "10001 topic configs"), (20, "v" * 30_000, "of 600020 bytes")]
+)
+@played
+async def test_ksq14_topology_with_too_many_configs_is_refused(
+    world: GatewayFixture, number: int, value: str, why: str
+) -> None:
+    settings = [{"key": "k", "value": value}] * number
+    parts = subtopology(state_changelog_topics=[{"name": "app-counts", "topic_configs": settings}])
+    refused = await world.ask(HEARTBEAT, 1, **joining(parts))
+    assert refused.error_code == INVALID_REQUEST
+    assert why in refused.error_message
+
+
+@played(rights=MEMBER)
+async def test_topology_with_too_many_topics_is_refused_before_they_are_checked(
+    world: GatewayFixture,
+) -> None:
+    refused = await world.ask(HEARTBEAT, 1, **joining(subtopology(*(f"!{n}" for n in range(13_000)))))
+    assert refused.error_code == INVALID_REQUEST
+    await world.ask(HEARTBEAT, 1, **joining(missing(500)))
+    assert world.authorizer is not None
+    assert world.authorizer.decisions < 10
+
+
+@played
+async def test_ksh4_refusal_names_three_topics(world: GatewayFixture) -> None:
+    illegal = ["!" * 30_000, *(f"!{n}" for n in range(9))]
+    refused = await world.ask(HEARTBEAT, 1, **joining(subtopology(*illegal)))
+    assert refused.error_message.endswith("'!1' and 7 more topics.")
+    assert len(refused.error_message) < 250
 
 
 @played

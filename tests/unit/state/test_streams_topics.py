@@ -125,6 +125,15 @@ def test_ksq5_internal_topics_of_which_nothing_is_known_are_not_created() -> Non
     assert found.topics == ["s"]
 
 
+def test_kst9_text_names_a_topic_of_each_number_first() -> None:
+    counts = {f"t{index}": 3 for index in range(5)} | {"u": 4}
+    assert problem(look(counts, reading(*counts, copartitioned=True))) == (
+        StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+        "Copartitioned topics have different numbers of partitions: t0 has 3 partitions, u has 4 partitions,"
+        " t1 has 3 partitions and 3 more topics.",
+    )
+
+
 def test_kst9_copartitioned_sources_need_equal_numbers() -> None:
     counts = {"a": 3, "b": 4}
     assert problem(look(counts, reading("a", "b", copartitioned=True))) == (

@@ -1,0 +1,104 @@
+"""The creation of internal topics by several principals, and what is remembered of its failures."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+from structlog.testing import capture_logs
+
+from gateway.limits import Limits
+from gateway.upstream.cluster import Cluster
+from gateway.upstream.connections import UpstreamLost
+from gateway.upstream.streams_topics import StreamsTopics
+from gateway.wire import codec
+from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic
+
+OTHER, DENIED, DENIED_ON_CLUSTER = 37, 29, 31
+
+
+class Creations:
+    """Creations whose requests all get the same error, or a lost connection for None. `requested` counts the
+    requests for each topic.
+    """
+
+    def __init__(self, error: int | None) -> None:
+        self.topics = StreamsTopics(Cluster([], Limits()))
+        self.requested = Counter[str]()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self._error = error
+
+    async def ask(self, api_key: int, version: int, body: codec.Fields) -> Any:
+        names = [topic["name"] for topic in body["topics"]]
+        self.requested.update(names)
+        await self.answering.wait()
+        if self._error is None:
+            raise UpstreamLost("lost")
+        found = [SimpleNamespace(name=name, error_code=self._error, error_message="no") for name in names]
+        return SimpleNamespace(topics=found)
+
+    def start(self, principal: str, *names: str) -> None:
+        topics = [CreatableStreamsTopic(name, 1, 1, []) for name in names]
+        self.topics.create(principal, topics, self.ask, remembered_s=60)
+
+    async def finish(self, principal: str, *names: str) -> None:
+        self.start(principal, *names)
+        await asyncio.gather(*self.topics._tasks)
+
+
+def test_failure_of_a_principal_does_not_block_others() -> None:
+    async def play() -> None:
+        creations = Creations(OTHER)
+        await creations.finish("User:ann", "t")
+        await creations.finish("User:ann", "t")
+        assert creations.requested["t"] == 1
+        assert creations.topics.failures("User:bob", ["t"]) == {}
+        await creations.finish("User:bob", "t")
+        assert creations.requested["t"] == 2
+        creations.topics.close()
+
+    uvloop.run(play())
+
+
+def test_creation_of_a_principal_does_not_block_others() -> None:
+    async def play() -> None:
+        creations = Creations(0)
+        creations.answering.clear()
+        for principal in ("User:ann", "User:ann", "User:bob"):
+            creations.start(principal, "t")
+            await asyncio.sleep(0)
+        assert creations.requested["t"] == 2
+        creations.answering.set()
+        await asyncio.gather(*creations.topics._tasks)
+
+    uvloop.run(play())
+
+
+@pytest.mark.parametrize(
+    ("error", "reasons"), [(DENIED, {"t": "no"}), (DENIED_ON_CLUSTER, {"t": "no"}), (None, {})]
+)
+def test_denied_or_lost_request_may_be_repeated(error: int | None, reasons: dict[str, str]) -> None:
+    async def play() -> None:
+        creations = Creations(error)
+        await creations.finish("User:ann", "t")
+        assert creations.topics.failures("User:ann", ["t"]) == reasons
+        await creations.finish("User:ann", "t")
+        assert creations.requested["t"] == 2
+
+    uvloop.run(play())
+
+
+def test_all_failures_of_a_request_are_remembered_and_three_are_logged() -> None:
+    async def play() -> None:
+        creations, names = Creations(OTHER), [f"t{index}" for index in range(1_500)]
+        await creations.finish("User:ann", *names)
+        await creations.finish("User:ann", *names)
+        assert set(creations.requested.values()) == {1}
+
+    with capture_logs() as lines:
+        uvloop.run(play())
+    failed = [line["topics"] for line in lines if line["event"] == "internal topics not created"]
+    assert failed == ["t0, t1, t2 and 1497 more topics"]
