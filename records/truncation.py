@@ -17,6 +17,7 @@ from kafka_why.contract.kafka.snapshot import (
     MemberSnapshot,
     ShareSnapshot,
     ShareTask,
+    StreamsSnapshot,
 )
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
@@ -133,9 +134,19 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,
             share=ShareSnapshot({}, {}, {}, consumer.share.tasks) if consumer.share else UNSET,
-            streams=structs.replace(consumer.streams, subtopologies={}) if consumer.streams else UNSET,
+            streams=_without_subtopologies(consumer.streams) if consumer.streams else UNSET,
         )
     return structs.replace(view, subscribed_topics=None, consumer=consumer)
+
+
+def _without_subtopologies(streams: StreamsSnapshot) -> StreamsSnapshot:
+    why = streams.not_ready
+    return structs.replace(
+        streams,
+        subtopologies={},
+        stateful=UNSET,
+        not_ready=why if why is UNSET else why[:SHORTENED_TEXT_CHARS],
+    )
 
 
 def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:

@@ -470,13 +470,19 @@ ReadSetting = Callable[[str, str], SettingValue]
 
 class StoredSetting(Struct, frozen=True):
     """A setting by Kafka's name, with Kafka's default. `read` parses a given value, or raises ConfigError.
-    `config_type` is that of a DescribeConfigsResponse.
+    `config_type` is that of a DescribeConfigsResponse. `of_coordinator` returns the coordinator's own value,
+    which is the default of groups; None if the coordinator has no such setting.
     """
 
     name: str
     default: str
     read: ReadSetting
     config_type: int = STRING
+    of_coordinator: Callable[[CoordinatorConfig], str] | None = None
+
+    def default_of(self, config: CoordinatorConfig) -> str:
+        """Return the default of groups."""
+        return self.default if self.of_coordinator is None else self.of_coordinator(config)
 
 
 def _number(name: str, default: int, at_least: int, at_most: int = INT32_MAX) -> StoredSetting:
@@ -529,5 +535,11 @@ KEPT_SETTINGS = (
     _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
     StoredSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
     StoredSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
-    StoredSetting("streams.rack.aware.assignment.tags", "", tags, LIST),
+    StoredSetting(
+        "streams.rack.aware.assignment.tags",
+        "",
+        tags,
+        LIST,
+        lambda config: config.group_streams_rack_aware_assignment_tags,
+    ),
 )

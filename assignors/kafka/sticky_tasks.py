@@ -7,8 +7,9 @@ by process id, then by member id. Source: StickyTaskAssignor, ProcessState.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
+from operator import itemgetter
 from typing import Final
 
 from msgspec import Struct
@@ -69,6 +70,10 @@ class _Member:
         self.standby: list[Task] = []
 
 
+_Reporting = tuple[bool, int, _Member]
+"""A member that may have state of a task: False for a standby, and the negative offset."""
+
+
 class _Process:
     """A process while the target is computed. `tasks` are all tasks of its members in the target."""
 
@@ -76,13 +81,26 @@ class _Process:
         self.process_id = process_id
         self.members: list[_Member] = []
         self.tasks = set[Task]()
+        self._heap: list[tuple[int, str, _Member]] = []
 
     @property
     def load(self) -> float:
         return len(self.tasks) / len(self.members)
 
+    def add(self, member: _Member) -> None:
+        """Add a member without tasks. Members are added in the order of their ids, so the heap is one."""
+        self.members.append(member)
+        self._heap.append((0, member.member_id, member))
+
     def least_loaded(self) -> _Member:
-        return min(self.members, key=lambda member: (member.count, member.member_id))
+        """Return the member with the fewest tasks. Counts only grow, so an outdated entry of the heap is too
+        low, and it is corrected when it is the first.
+        """
+        while True:
+            count, member_id, member = self._heap[0]
+            if count == member.count:
+                return member
+            heapreplace(self._heap, (member.count, member_id, member))
 
 
 class _Quota:
@@ -137,33 +155,33 @@ class _Builder:
         self._processes: dict[str, _Process] = {}
         self.members: dict[str, _Member] = {}
         self._was_active: dict[Task, _Member] = {}
-        self._reporting: dict[Task, list[tuple[bool, int, _Member]]] = {}
         self._standbys = standbys
         self._active = [
             (id_, number) for id_ in sorted(subtopologies) for number in range(subtopologies[id_].count)
         ]
         self._stateful = [task for task in self._active if subtopologies[task[0]].is_stateful]
+        reporting: dict[Task, list[_Reporting]] = {}
         for member_id, given in sorted(members.items(), key=lambda item: (item[1].process_id, item[0])):
-            self._add(member_id, given)
+            self._add(member_id, given, reporting)
+        self._candidates = {
+            task: [member for *_, member in sorted(found, key=itemgetter(0, 1))]
+            for task, found in reporting.items()
+        }
+        """The members that may have state of each task, standbys first, then by offset (row KSK3)."""
         self._active_quota = _Quota(len(self._active), len(members))
         self._quota = _Quota(len(self._active) + standbys * len(self._stateful), len(members))
         self.missing_standbys = Counter[Task]()
 
-    def _add(self, member_id: str, given: TaskMember) -> None:
+    def _add(self, member_id: str, given: TaskMember, reporting: dict[Task, list[_Reporting]]) -> None:
         process = self._processes.setdefault(given.process_id, _Process(given.process_id))
         member = self.members[member_id] = _Member(member_id, process)
-        process.members.append(member)
+        process.add(member)
         for task in flat(given.active):
             self._was_active.setdefault(task, member)
         standby = set(flat(given.standby))
         for task in standby.union(given.offsets):
             offset = given.offsets.get(task, -1)
-            self._reporting.setdefault(task, []).append((task not in standby, -offset, member))
-
-    def _candidates(self, task: Task) -> list[_Member]:
-        """Return the members that may have state of the task, standbys first, then by offset (row KSK3)."""
-        found = self._reporting.get(task, ())
-        return [member for *_, member in sorted(found, key=lambda item: item[:2])]
+            reporting.setdefault(task, []).append((task not in standby, -offset, member))
 
     def assign_active(self) -> None:
         """Rows KSK2 to KSK4: a member keeps its tasks, then members with state get them, then any member."""
@@ -176,7 +194,7 @@ class _Builder:
                 left.append(task)
         rest = []
         for task in left:
-            member = _least_loaded(self._candidates(task))
+            member = _least_loaded(self._candidates.get(task, ()))
             if member is not None and member.count < self._active_quota.tasks:
                 self._give_active(task, member)
             else:
@@ -213,7 +231,7 @@ class _Builder:
         owner = self._was_active.get(task)
         if owner is not None and self._may_get_copy(task, owner):
             return owner
-        free = [member for member in self._candidates(task) if task not in member.process.tasks]
+        free = [member for member in self._candidates.get(task, ()) if task not in member.process.tasks]
         member = _least_loaded(free)
         return member if member is not None and self._may_get_copy(task, member) else None
 

@@ -7,7 +7,7 @@ what they have now as far as the assignor is sticky; offsets that members report
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from assignors.kafka.sticky_tasks import StickyTaskAssignor, SubtopologyTasks, TargetTasks, TaskMember
 from kafka_why.assign.model import InputError
@@ -45,7 +45,8 @@ def streams_spec(described: GroupSnapshot) -> StreamsSpec:
         reason = "has no members" if not members else f"is {described.state}: no member has a task"
         raise InputError(f"group {described.group_id} {reason}")
     standby = flat_roles((member.target for member in members.values()), STANDBY)
-    stateful = described.consumer.streams.stateful or standby.keys() or active.keys()
+    known = described.consumer.streams.stateful
+    stateful = (standby.keys() or active.keys()) if known is UNSET else known
     return StreamsSpec(
         {member_id: _member(member_id, member) for member_id, member in members.items()},
         {id_: SubtopologyTasks(max(numbers) + 1, id_ in stateful) for id_, numbers in active.items()},

@@ -256,7 +256,7 @@ def _of_group(context: StepContext) -> list[GroupConfigValue]:
 
 def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
     """Return the text of each setting of a group whose own settings are these."""
-    kept = {setting.name: own.get(setting.name, setting.default) for setting in KEPT_SETTINGS}
+    kept = {setting.name: own.get(setting.name, setting.default_of(config)) for setting in KEPT_SETTINGS}
     return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
 
 

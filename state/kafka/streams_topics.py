@@ -6,7 +6,9 @@ right numbers of partitions, and copartitioned topics have equal numbers. Source
 RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +24,9 @@ KnownTopics = Mapping[str, Topic | None]
 
 _SHOWN = 3
 """The number of topics that a text names."""
+
+# A target of this many tasks takes seconds to compute. The requests of all groups wait during that time.
+TASKS_MAX = 100_000
 
 
 class InvalidTopologyError(Exception):
@@ -40,20 +45,22 @@ class ConfiguredTopology(Struct, frozen=True):
 class TopologyProblem(Struct, frozen=True):
     """The first reason why a topology is not ready: the status of its members, a text for people, and the
     topics concerned. `create` are missing internal topics that are known not to exist, sorted by name.
+    `is_too_large`: there are more tasks than a group may have.
     """
 
     status: StatusCode
     detail: str
     topics: list[str]
     create: list[CreatableStreamsTopic] = []
+    is_too_large: bool = False
 
 
 class _Problem(Exception):
     """The topology is not ready."""
 
-    def __init__(self, status: StatusCode, detail: str, *topics: str) -> None:
+    def __init__(self, status: StatusCode, detail: str, *topics: str, is_too_large: bool = False) -> None:
         super().__init__(detail)
-        self.problem = TopologyProblem(status, detail, sorted(topics))
+        self.problem = TopologyProblem(status, detail, sorted(topics), is_too_large=is_too_large)
 
 
 def required_topics(topology: StreamsTopology) -> set[str]:
@@ -150,6 +157,7 @@ class _Configuration:
             for group in subtopology.copartition_groups:
                 self._copartition(subtopology, group)
         tasks = {one.subtopology_id: self._tasks(one) for one in self._subtopologies}
+        _check_number(tasks)
         self._decide_changelogs(tasks)
         internal = self._internal_topics()
         self._check_internal_topics(internal)
@@ -166,56 +174,69 @@ class _Configuration:
 
     def _decide_repartition_topics(self) -> None:
         """Row KST7: a topic has the number that the client fixed, or else the largest number of the topics
-        from which it is written. Those may be repartition topics, so this takes several rounds.
+        from which it is written. Those may be repartition topics.
+
+        Kafka visits the subtopologies in rounds, and a visit decides all sinks if the number of any source is
+        known. Here the heap has the visits that decide, by round and index, so each subtopology has one.
         """
         self._decided.update(self._fixed)
-        open_sinks = list(self._sinks())
-        while open_sinks:
-            left = [(one, sink) for one, sink in open_sinks if not self._decide_sink(one, sink)]
-            if len(left) == len(open_sinks):
-                sinks = sorted(sink for _, sink in left)
-                raise InvalidTopologyError(
-                    "Repartition topics have no number of partitions, perhaps because of a loop:"
-                    f" {_listed(sinks)}."
-                )
-            open_sinks = left
+        readers: dict[str, list[int]] = {}
+        for index, one in enumerate(self._subtopologies):
+            for name in _names(one.repartition_source_topics):
+                readers.setdefault(name, []).append(index)
+        visits = [(0, index) for index, one in enumerate(self._subtopologies) if self._largest(one) >= 0]
+        heapify(visits)
+        seen = {index for _, index in visits}
+        while visits:
+            turn, index = heappop(visits)
+            for sink in self._decide_sinks(self._subtopologies[index]):
+                for reader in readers.get(sink, ()):
+                    if reader not in seen:
+                        seen.add(reader)
+                        heappush(visits, (turn + (reader < index), reader))
+        self._check_repartition_topics()
+
+    def _decide_sinks(self, subtopology: Subtopology) -> list[str]:
+        """Decide the numbers of the topics that the subtopology writes. Return those that were open."""
+        largest = self._largest(subtopology)
+        found = [sink for sink in subtopology.repartition_sink_topics if sink not in self._decided]
+        self._decided.update(dict.fromkeys(found, largest))
+        return found
+
+    def _largest(self, subtopology: Subtopology) -> int:
+        """Return the largest known number of a topic that the subtopology reads, -1 without any."""
+        counts = [self._existing[name] for name in subtopology.source_topics]
+        counts += [self._decided.get(name, -1) for name in _names(subtopology.repartition_source_topics)]
+        return max(counts, default=-1)
+
+    def _check_repartition_topics(self) -> None:
+        written = {sink for one in self._subtopologies for sink in one.repartition_sink_topics}
+        if undecided := sorted(written - self._decided.keys()):
+            raise InvalidTopologyError(
+                "Repartition topics have no number of partitions, perhaps because of a loop:"
+                f" {_listed(undecided)}."
+            )
         read = {name for one in self._subtopologies for name in _names(one.repartition_source_topics)}
         if unwritten := sorted(read - self._decided.keys()):
             raise InvalidTopologyError(
                 f"Repartition topics have neither a number of partitions nor a writer: {_listed(unwritten)}."
             )
 
-    def _sinks(self) -> Iterator[tuple[Subtopology, str]]:
-        for subtopology in self._subtopologies:
-            for sink in subtopology.repartition_sink_topics:
-                if sink not in self._decided:
-                    yield subtopology, sink
-
-    def _decide_sink(self, subtopology: Subtopology, sink: str) -> bool:
-        """Decide the number of a topic that the subtopology writes. Return False if it is still open."""
-        if sink in self._decided:
-            return True
-        counts = [self._existing[name] for name in subtopology.source_topics]
-        counts += [
-            self._decided[name]
-            for name in _names(subtopology.repartition_source_topics)
-            if name in self._decided
-        ]
-        if counts:
-            self._decided[sink] = max(counts)
-        return bool(counts)
-
     def _copartition(self, subtopology: Subtopology, group: CopartitionGroup) -> None:
-        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions."""
-        names = _names(subtopology.repartition_source_topics)
-        repartition = [names[index] for index in group.repartition_source_topics]
+        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions. A group without topics
+        is ignored.
+        """
+        read = subtopology.repartition_source_topics
+        repartition = [read[index].name for index in group.repartition_source_topics]
         sources = [subtopology.source_topics[index] for index in group.source_topics]
         if sources:
-            count = self._same_count({name: self._count(name) for name in sources})
+            count = _same_count({name: self._count(name) for name in sources})
+        elif not repartition:
+            return
         elif self._fixed:
-            count = self._same_count(self._fixed)
+            count = self._fixed_count
         else:
-            count = max((self._count(name) for name in repartition), default=0)
+            count = max(self._count(name) for name in repartition)
         for name in repartition:
             if name in self._fixed and self._count(name) != count:
                 has = counted(self._count(name), "partition")
@@ -226,15 +247,9 @@ class _Configuration:
             if name not in self._fixed:
                 self._decided[name] = count
 
-    def _same_count(self, counts: Mapping[str, int]) -> int:
-        found = set(counts.values())
-        if len(found) > 1:
-            # The first topic of each number is named first.
-            first = {count: name for name, count in sorted(counts.items(), reverse=True)}
-            names = sorted(counts, key=lambda name: (first[counts[name]] != name, name))
-            each = _listed([f"{name} has {counted(counts[name], 'partition')}" for name in names])
-            raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.", *counts)
-        return found.pop()
+    @cached_property
+    def _fixed_count(self) -> int:
+        return _same_count(self._fixed)
 
     def _count(self, name: str) -> int:
         """Return the number of partitions of a source or repartition topic: the real one if it exists."""
@@ -292,6 +307,25 @@ class _Configuration:
                 if name in self._known
             ],
         )
+
+
+def _same_count(counts: Mapping[str, int]) -> int:
+    found = set(counts.values())
+    if len(found) > 1:
+        # The first topic of each number is named first.
+        first = {count: name for name, count in sorted(counts.items(), reverse=True)}
+        names = sorted(counts, key=lambda name: (first[counts[name]] != name, name))
+        each = _listed([f"{name} has {counted(counts[name], 'partition')}" for name in names])
+        raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.", *counts)
+    return found.pop()
+
+
+def _check_number(tasks: Mapping[str, SubtopologyTasks]) -> None:
+    """Row KSQ14: a group has at most `TASKS_MAX` tasks."""
+    number = sum(one.count for one in tasks.values())
+    if number > TASKS_MAX:
+        detail = f"The topology has {number} tasks. The maximum is {TASKS_MAX}."
+        raise _Problem(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail, is_too_large=True)
 
 
 def _with_counts(subtopology: Subtopology, internal: Mapping[str, StreamsTopicInfo]) -> Subtopology:

@@ -4,7 +4,7 @@
 
 import json
 
-from state.kafka.streams.requests import SUBTOPOLOGIES_MAX
+from state.kafka.streams.requests import ENTRIES_MAX, SUBTOPOLOGIES_MAX, SUBTOPOLOGY_ID_MAX
 from tests.harness import worst_share_requests
 from tests.harness.worst_consumer_requests import TOPIC_ID
 from tests.harness.worst_requests import TOPIC, Worst, WorstRequests, request
@@ -45,7 +45,9 @@ def _chained(n: int) -> str:
 def _of_streams_groups(records: WorstRequests) -> dict[str, Worst]:
     topology = {"epoch": 0, "subtopologies": "@"}
     sources = {"epoch": 0, "subtopologies": [{"subtopology_id": "0", "source_topics": "@"}]}
-    missing = records.array(member(topology=sources), lambda n: f'"{n:x}"')
+    too_many = records.array(member(topology=sources), lambda n: f'"{n:x}"')
+    most_sources = {"subtopology_id": "0", "source_topics": [f"{n:x}" for n in range(ENTRIES_MAX)]}
+    missing = member(topology={"epoch": 0, "subtopologies": [most_sources]})
     reported = records.array(
         member(
             1, active_tasks=[{"subtopology_id": "0", "partitions": "@"}], standby_tasks=[], warmup_tasks=[]
@@ -60,8 +62,29 @@ def _of_streams_groups(records: WorstRequests) -> dict[str, Worst]:
     last = {"subtopology_id": "z", "source_topics": [TOPIC], "repartition_sink_topics": [f"r{len(most):x}"]}
     images = {TOPIC: {"id": TOPIC_ID, "partitions": 1}}
     long_chain = member(topology={"epoch": 0, "subtopologies": [*most, last]}, topics=images)
+    many = ENTRIES_MAX // 5
+    joined = {
+        "subtopology_id": "0",
+        "source_topics": [TOPIC] * many,
+        "repartition_sink_topics": [f"r{n:x}" for n in range(many)],
+        "repartition_source_topics": [{"name": f"r{n:x}"} for n in range(many)],
+        "copartition_groups": [{"repartition_source_topics": [n]} for n in range(many)],
+    }
+    lists = member(topology={"epoch": 0, "subtopologies": [joined]}, topics=images)
+    long_ids = [
+        {
+            "subtopology_id": f"{n:x}".rjust(SUBTOPOLOGY_ID_MAX, "0"),
+            "source_topics": [f"t{n:x}"],
+            "state_changelog_topics": [{"name": f"c{n:x}"}],
+        }
+        for n in range(SUBTOPOLOGIES_MAX)
+    ]
+    longest = member(topology={"epoch": 0, "subtopologies": long_ids})
     return {
+        "StreamsGroupHeartbeat, more sources than may be": Worst(too_many),
         "StreamsGroupHeartbeat, sources that are missing": Worst(missing),
+        "StreamsGroupHeartbeat, long lists of all kinds": Worst(lists),
+        "StreamsGroupHeartbeat, long ids of subtopologies": Worst(longest),
         "StreamsGroupHeartbeat, more subtopologies than may be": Worst(chain),
         "StreamsGroupHeartbeat, repartition topics that depend on each other": Worst(long_chain),
         "StreamsGroupHeartbeat, tasks that it reports": Worst(reported, [of_topic()]),

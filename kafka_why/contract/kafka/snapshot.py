@@ -146,9 +146,9 @@ class StreamsSnapshot(Struct, frozen=True):
 
     `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
     were found valid, or -1 if they are not valid. The group is then NotReady. `assignment_configs` are the
-    settings of the assignment. The other fields are omitted in an observed group, and if they are empty.
-    `stateful` are the subtopologies with changelog topics. `not_ready` says why the topics are not valid.
-    `shutdown_requested_by` is the member that asked to shut the application down. Until
+    settings of the assignment. The other fields are omitted in an observed group, and all but `stateful` if
+    they are empty. `stateful` are the subtopologies with changelog topics. `not_ready` says why the topics
+    are not valid. `shutdown_requested_by` is the member that asked to shut the application down. Until
     `initial_deadline_ms`, the first target assignment waits for more members.
     """
 

@@ -3,17 +3,21 @@
 Source: EndpointToPartitionsManager.java, StreamsGroup.buildEndpointToPartitions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import json
 
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, Subtopology
 from kafka_why.contract.kafka.streams_responses import EndpointToPartitions, StreamsTopicPartitions
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.streams_group import StreamsGroup, StreamsGroupMember, Task, by_subtopology
+from state.kafka.streams_group import Role, StreamsGroup, StreamsGroupMember, Task, by_subtopology
 from state.kafka.streams_topics import source_topics
 
-# A list with more partitions could be too large for a record of the responses topic.
-PARTITIONS_MAX = 50_000
+# A larger list could make an answer too large for a record of the responses topic.
+BYTES_MAX = 1_048_576
+# Upper bounds of the bytes of an endpoint besides host and port, of a topic besides its name, of a partition.
+_BYTES_OF_ENDPOINT, _BYTES_OF_TOPIC, _BYTES_OF_PARTITION = 80, 40, 6
 
 
 def note_endpoint(
@@ -37,16 +41,19 @@ def endpoints_for(
 ) -> tuple[int, list[EndpointToPartitions] | None]:
     """Return the endpoint epoch of the answer, and the endpoints if the client does not know them, else None.
 
-    If there are too many partitions, the client keeps what it knows.
+    If the list is too large, the client keeps what it knows.
     """
     epoch, known = group.endpoint_epoch, request.endpoint_information_epoch
     if epoch == known:
         return epoch, None
     context.rule("KSE2")
-    others = [other for _, other in sorted(group.members.items()) if other is not member]
     subtopologies = (
         {one.subtopology_id: one for one in group.topology.subtopologies} if group.topology else {}
     )
+    if _is_too_large(group, subtopologies):
+        context.rule("KSQ14")
+        return known, None
+    others = [other for _, other in sorted(group.members.items()) if other is not member]
     endpoints = [
         EndpointToPartitions(
             one.user_endpoint,
@@ -56,16 +63,35 @@ def endpoints_for(
         for one in (*others, member)
         if one.user_endpoint is not None
     ]
-    number = sum(
-        len(topic.partitions)
-        for endpoint in endpoints
-        for topics in (endpoint.active_partitions, endpoint.standby_partitions)
-        for topic in topics
-    )
-    if number > PARTITIONS_MAX:
-        context.rule("KSQ14")
-        return known, None
     return epoch, endpoints
+
+
+def _is_too_large(group: StreamsGroup, subtopologies: Mapping[str, Subtopology]) -> bool:
+    """Return True if the endpoints may have more than `BYTES_MAX`. The work does not grow beyond that."""
+    left = BYTES_MAX
+    for size in _sizes(group, subtopologies):
+        left -= size
+        if left < 0:
+            return True
+    return False
+
+
+def _sizes(group: StreamsGroup, subtopologies: Mapping[str, Subtopology]) -> Iterator[int]:
+    """Yield upper bounds of the bytes of the endpoints, one by one."""
+    read: dict[str, list[str]] = {}
+    for member in group.members.values():
+        if member.user_endpoint is None:
+            continue
+        yield len(json.encode(member.user_endpoint)) + _BYTES_OF_ENDPOINT
+        seen = set[tuple[Role, str]]()
+        for role in Role:
+            for id_, _ in member.assigned.of(role):
+                if id_ not in read:
+                    read[id_] = source_topics(subtopologies[id_]) if id_ in subtopologies else []
+                if (role, id_) not in seen:
+                    seen.add((role, id_))
+                    yield sum(len(name) + _BYTES_OF_TOPIC for name in read[id_])
+                yield len(read[id_]) * _BYTES_OF_PARTITION
 
 
 def _partitions(

@@ -19,12 +19,14 @@ from state.kafka.streams_group import NO_TASKS, Role, RoleTasks, StreamsGroup, S
 
 class StreamsSender(Struct, frozen=True):
     """The sender of a heartbeat that joins or continues: its member, None if it is new, and the static member
-    that it replaces. `rule` is the row that decided this.
+    that it replaces. `displaced` is another member that has the sender's new member id. `rule` is the row
+    that decided this.
     """
 
     rule: RuleId
     member: StreamsGroupMember | None = None
     replaced: StreamsGroupMember | None = None
+    displaced: StreamsGroupMember | None = None
 
 
 def identify(
@@ -63,7 +65,8 @@ def _joining(context: StepContext, group: StreamsGroup, request: StreamsGroupHea
         return StreamsSender(context.rule("KSH30"), member)
     owner = group.members[owner_id]
     if owner.is_away:
-        return StreamsSender(context.rule("KSH31"), replaced=owner)
+        displaced = None if member is owner else member
+        return StreamsSender(context.rule("KSH31"), replaced=owner, displaced=displaced)
     if owner is member:  # its answer was lost (unlike Kafka, row KSB8)
         return StreamsSender(context.rule("KSB8"), member)
     message = (
@@ -131,6 +134,8 @@ def admit(
     """
     member, row = sender.member, sender.rule
     if sender.replaced is not None:
+        if sender.displaced is not None:
+            _remove(context, group, row, sender.displaced, displaced_by(sender.replaced))
         return _replace_member(context, group, row, sender.replaced, request)
     if member is None:
         member = StreamsGroupMember(
@@ -156,6 +161,11 @@ def admit(
     return member
 
 
+def displaced_by(replaced: StreamsGroupMember) -> str:
+    """Return the reason why a member is removed whose id a returning static member takes."""
+    return f"joined again in the place of {replaced.member_id}"
+
+
 def _replace_member(
     context: StepContext,
     group: StreamsGroup,
@@ -164,12 +174,9 @@ def _replace_member(
     request: StreamsGroupHeartbeat,
 ) -> StreamsGroupMember:
     """Replace a static member with a copy under a new member id: at epoch 0, with the old one's tasks and
-    target. The old member's timers end. If the new id already has a member, that member is removed.
+    target. The old member's timers end.
     """
     member_id = request.member_id
-    other = group.members.get(member_id)
-    if other is not None and other is not old:
-        fence(context, group, rule, other, f"joined again in the place of {old.member_id}")
     target = group.target.get(old.member_id)
     member = replace(
         old,
@@ -258,13 +265,24 @@ def fence(
     and no target is computed: the next heartbeat does both. `reason` is a part of a sentence, such as "left
     the group".
     """
+    _remove(context, group, rule, member, reason)
+    bump(context, context.rule("KSH42"), removal(member, reason))
+    if not group.members:
+        settle_emptied(context)
+        group.shutdown_requested_by = ""
+
+
+def removal(member: StreamsGroupMember, reason: str) -> str:
+    """Return the reason of the new group epoch after the removal of a member."""
+    return f"member {member.member_id} was removed: {reason}"
+
+
+def _remove(
+    context: StepContext, group: StreamsGroup, rule: RuleId, member: StreamsGroupMember, reason: str
+) -> None:
     group.remove(member)
     if member.user_endpoint is not None:  # unlike Kafka, so that others forget its endpoint (row KSB10)
         context.rule("KSB10")
         group.endpoint_epoch += 1
     context.retention_is_stale = True
     context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
-    bump(context, context.rule("KSH42"), f"member {member.member_id} was removed: {reason}")
-    if not group.members:
-        settle_emptied(context)
-        group.shutdown_requested_by = ""

@@ -201,7 +201,7 @@ def _streams_snapshot(group: StreamsGroup) -> StreamsSnapshot:
         validated_topology_epoch=group.validated_topology_epoch,
         subtopologies={one.subtopology_id: source_topics(one) for one in subtopologies},
         assignment_configs=group.assignment_configs,
-        stateful=[one.subtopology_id for one in subtopologies if one.state_changelog_topics] or UNSET,
+        stateful=[one.subtopology_id for one in subtopologies if one.state_changelog_topics],
         not_ready=UNSET if problem is None else problem.detail,
         shutdown_requested_by=group.shutdown_requested_by or UNSET,
         initial_deadline_ms=UNSET if group.initial_deadline_ms is None else group.initial_deadline_ms,

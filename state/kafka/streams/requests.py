@@ -5,10 +5,10 @@ Source: KafkaApis.handleStreamsGroupHeartbeat, GroupCoordinatorService
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sized
 
 from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology
+from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
 from kafka_why.contract.kafka.streams_responses import TaskIds, TaskOffset
 from kafka_why.contract.kafka.wording import listed
 from kafka_why.contract.messages import ErrorCode
@@ -18,8 +18,10 @@ from state.kafka.streams_group import RoleTasks, Task
 from state.kafka.streams_topics import malformed_topology
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-# Of a long chain of subtopologies each round of the configuration decides one repartition topic.
+# The group's view and its answers name every subtopology, and each request of its members handles them all.
 SUBTOPOLOGIES_MAX = 1_000
+SUBTOPOLOGY_ID_MAX = 249  # characters, as of a topic's name
+ENTRIES_MAX = 20_000  # topics and copartitioned topics of all subtopologies
 # While topics are missing, each answer has the configs of those to create.
 CONFIGS_MAX = 10_000
 CONFIGS_MAX_BYTES = 512 * 1024
@@ -122,18 +124,24 @@ def _fault_of_rest(context: StepContext, request: StreamsGroupHeartbeat) -> tupl
         ), "ActiveTasks, StandbyTasks and WarmupTasks must be all null or all given."
     if epoch != 0 and request.topology is not None:
         return context.rule("KSH14"), "A Topology may only be in the first request."
-    fault = None if request.topology is None else _excess(request.topology)
-    if fault is not None:
-        return context.rule("KSQ14"), fault
+    excess = None if request.topology is None else _excess(request.topology)
+    if excess is not None:
+        return context.rule("KSQ14"), excess
     fault = _malformed(request)
     return None if fault is None else (context.rule("KSB14"), fault)
 
 
 def _excess(topology: StreamsTopology) -> str | None:
-    """Return what the topology has too much of, or None."""
+    """Return the limit that the topology exceeds, or None."""
     number = len(topology.subtopologies)
     if number > SUBTOPOLOGIES_MAX:
         return f"The topology has {number} subtopologies. The maximum is {SUBTOPOLOGIES_MAX}."
+    longest = max((len(one.subtopology_id) for one in topology.subtopologies), default=0)
+    if longest > SUBTOPOLOGY_ID_MAX:
+        return f"A subtopology id has {longest} characters. The maximum is {SUBTOPOLOGY_ID_MAX}."
+    entries = sum(map(_entries, topology.subtopologies))
+    if entries > ENTRIES_MAX:
+        return f"The lists of the topology have {entries} entries. The maximum is {ENTRIES_MAX}."
     configs = [
         config
         for one in topology.subtopologies
@@ -146,6 +154,20 @@ def _excess(topology: StreamsTopology) -> str | None:
     if size > CONFIGS_MAX_BYTES:
         return f"The topology has topic configs of {size} bytes. The maximum is {CONFIGS_MAX_BYTES}."
     return None
+
+
+def _entries(subtopology: Subtopology) -> int:
+    """Return the number of entries in the lists of the subtopology and of its copartition groups."""
+    lists: list[Sized] = [
+        subtopology.source_topics,
+        subtopology.state_changelog_topics,
+        subtopology.repartition_sink_topics,
+        subtopology.repartition_source_topics,
+        subtopology.copartition_groups,
+    ]
+    for group in subtopology.copartition_groups:
+        lists += [group.source_topics, group.source_topic_regex, group.repartition_source_topics]
+    return sum(map(len, lists))
 
 
 def _malformed(request: StreamsGroupHeartbeat) -> str | None:

@@ -7,6 +7,7 @@ StreamsGroup.computeMetadataHash.
 """
 
 from collections.abc import Mapping
+from itertools import islice
 
 from msgspec import Struct
 
@@ -15,13 +16,14 @@ from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import StepContext
-from state.kafka.group import reported
+from state.kafka.group import Topics, reported
 from state.kafka.modern import RequestRefused, bump, merge_reported, refresh_fingerprint
-from state.kafka.streams.members import StreamsSender
+from state.kafka.streams.members import StreamsSender, displaced_by, removal
 from state.kafka.streams.requests import offsets_of
 from state.kafka.streams.settings import INITIAL_DELAY, assignment_configs, value_of
 from state.kafka.streams_group import Role, RoleTasks, StreamsGroup, StreamsGroupMember, Task
 from state.kafka.streams_topics import (
+    TASKS_MAX,
     ConfiguredTopology,
     InvalidTopologyError,
     TopologyProblem,
@@ -31,17 +33,20 @@ from state.kafka.streams_topics import (
     source_topics,
 )
 
-# A target of this many tasks takes seconds to compute. The requests of all groups wait during that time.
-TASKS_MAX = 100_000
+# The maximum of offsets that the members of a group have reported and the group stores: two for each of the
+# most tasks. Later ones are not stored.
+OFFSETS_MAX = 2 * TASKS_MAX
 
 
 class Plan(Struct, frozen=True):
-    """The topology of the group after the request, the topics that the request reports, and the topology with
-    its numbers of partitions and tasks, or why it is not ready.
+    """The topology of the group after the request, the topics that the request reports, those `found` among
+    them that the group does not know, and the topology with its numbers of partitions and tasks, or why it is
+    not ready.
     """
 
     topology: StreamsTopology
     images: TopicImages
+    found: Topics
     configured: ConfiguredTopology | TopologyProblem
 
 
@@ -62,13 +67,10 @@ def plan_topology(context: StepContext, group: StreamsGroup, request: StreamsGro
         raise RequestRefused(
             context.rule("KST15"), ErrorCode.STREAMS_INVALID_TOPOLOGY, str(error), _refusal_of(request)
         ) from None
-    if isinstance(configured, ConfiguredTopology) and request.topology is not None:
-        number = sum(tasks.count for tasks in configured.tasks.values())
-        if number > TASKS_MAX:
-            message = f"The topology has {number} tasks. The maximum is {TASKS_MAX}."
-            row, error_code = context.rule("KSQ14"), ErrorCode.INVALID_REQUEST
-            raise RequestRefused(row, error_code, message, _refusal_of(request))
-    return Plan(topology, images, configured)
+    if isinstance(configured, TopologyProblem) and configured.is_too_large and topology is not group.topology:
+        row, error_code = context.rule("KSQ14"), ErrorCode.INVALID_REQUEST
+        raise RequestRefused(row, error_code, configured.detail, _refusal_of(request))
+    return Plan(topology, images, found, configured)
 
 
 def _refusal_of(request: StreamsGroupHeartbeat) -> EntryType | None:
@@ -129,15 +131,20 @@ def update(
     if request.instance_id is not None:
         changed = [what for what in changed if what in _BUMPS_FOR_STATIC]
     reasons: list[tuple[str, str]] = []
+    if sender.replaced is not None and sender.displaced is not None:
+        reasons.append(("KSH42", removal(sender.displaced, displaced_by(sender.replaced))))
     if is_new:
         reasons.append(("KSH44", f"member {member.member_id} joined"))
     elif changed:
         reasons.append(("KSH44", f"member {member.member_id} changed {' and '.join(changed)}"))
     _set_topology(context, group, plan)
+    about_topics = _validate(group, plan)
     if group.metadata_stale and refresh_fingerprint(group):
-        reasons.append(("KSH47", "the topics of the topology have changed"))
-    _note_offsets(member, request, plan)
-    reasons += [("KSH47", text) for text in _validate(group, plan)]
+        about_topics.insert(0, "the topics of the topology have changed")
+    if about_topics:
+        _forget_offsets(group, plan)
+    _note_offsets(group, member, request, plan)
+    reasons += [("KSH47", text) for text in about_topics]
     reasons += [("KSH51", text) for text in _set_configs(context, group)]
     if reasons:
         row = context.rule(reasons[0][0])
@@ -201,19 +208,40 @@ def _set_topology(context: StepContext, group: StreamsGroup, plan: Plan) -> None
             f"the topology of epoch {plan.topology.epoch}: subtopology {'; '.join(read) or 'none'}",
             topics=sorted(group.readers),
         )
-    if plan.images:
+    if plan.found:
         merge_reported(context, group, plan.images)
         group.forget_configured()
 
 
-def _note_offsets(member: StreamsGroupMember, request: StreamsGroupHeartbeat, plan: Plan) -> None:
-    """Store the offsets that the request reports, of tasks of the topology. Each of the two fields replaces
-    its former value.
+def _forget_offsets(group: StreamsGroup, plan: Plan) -> None:
+    """Forget the offsets of tasks that do not exist."""
+    for member in group.members.values():
+        member.task_offsets = _of_topology(member.task_offsets, plan)
+        member.task_end_offsets = _of_topology(member.task_end_offsets, plan)
+
+
+def _note_offsets(
+    group: StreamsGroup, member: StreamsGroupMember, request: StreamsGroupHeartbeat, plan: Plan
+) -> None:
+    """Store the offsets that the request reports, of tasks of the topology, up to `OFFSETS_MAX` in the group.
+    Each of the two fields replaces its former value.
     """
     if request.task_offsets is not None:
-        member.task_offsets = _of_topology(offsets_of(request.task_offsets), plan)
+        member.task_offsets = {}
+        found = _of_topology(offsets_of(request.task_offsets), plan)
+        member.task_offsets = _first(found, OFFSETS_MAX - _stored_offsets(group))
     if request.task_end_offsets is not None:
-        member.task_end_offsets = _of_topology(offsets_of(request.task_end_offsets), plan)
+        member.task_end_offsets = {}
+        found = _of_topology(offsets_of(request.task_end_offsets), plan)
+        member.task_end_offsets = _first(found, OFFSETS_MAX - _stored_offsets(group))
+
+
+def _stored_offsets(group: StreamsGroup) -> int:
+    return sum(len(one.task_offsets) + len(one.task_end_offsets) for one in group.members.values())
+
+
+def _first(offsets: dict[Task, int], most: int) -> dict[Task, int]:
+    return offsets if len(offsets) <= most else dict(islice(offsets.items(), max(most, 0)))
 
 
 def _of_topology(offsets: Mapping[Task, int], plan: Plan) -> dict[Task, int]:

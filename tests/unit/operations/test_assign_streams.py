@@ -5,13 +5,16 @@ import pytest
 from assignors.kafka.sticky_tasks import SubtopologyTasks, TaskMember
 from kafka_why.assign.model import InputError
 from kafka_why.contract.kafka.history import STREAMS
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.records import MemberSubscribed
 from kafka_why.observed.view import view_of
 from kafka_why.wording import Names
 from operations.assign.compare import outcome_text
 from operations.assign.streams import StreamsSpec, streams_outcomes, streams_spec
+from state.kafka.protocols import view_of as view_of_own
 from tests.harness.observed_epochs import Said, settles, streams_epoch, streams_member, topology
 from tests.harness.observed_log import G, Watched, at
+from tests.harness.scenario_player import ScenarioPlayer
 
 TWO = StreamsSpec(
     {"a": TaskMember("p1", {"0": [0, 1], "1": [0]}), "b": TaskMember("p2", {"0": [2, 3]})},
@@ -71,6 +74,17 @@ def test_group_is_read_from_its_view() -> None:
         {"0": SubtopologyTasks(3, True)},
         1,
     )
+
+
+def test_own_group_without_state_has_no_standby_tasks() -> None:
+    player = ScenarioPlayer()
+    for command in ("config group.streams.initial.rebalance.delay.ms=0", "topics foo=2", "stream A e0"):
+        player.run(command)
+    group = player.any_group()
+    assert group is not None
+    view = view_of_own(group)
+    assert isinstance(view, GroupSnapshot)
+    assert streams_spec(view).subtopologies == {"0": SubtopologyTasks(2, False)}
 
 
 def test_group_without_tasks_is_refused() -> None:

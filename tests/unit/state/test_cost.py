@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from assignors.kafka.sticky_tasks import StickyTaskAssignor, SubtopologyTasks, TaskMember
 from bench.consumer_groups import FormedConsumers
 from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
@@ -130,6 +131,18 @@ def work_of_keep_alive_of_streams(members: int) -> int:
 
 def test_the_work_of_a_keep_alive_is_the_same_in_a_large_streams_group() -> None:
     assert work_of_keep_alive_of_streams(200) == work_of_keep_alive_of_streams(SMALL)
+
+
+def work_of_assigning(members: int) -> int:
+    """Return the work of a target of 200 stateful tasks for the members of two processes."""
+    given = {f"{n:04}": TaskMember(f"p{n % 2}") for n in range(members)}
+    tasks = {"0": SubtopologyTasks(200, True)}
+    return instructions(lambda: StickyTaskAssignor().assign(given, tasks, 1))
+
+
+def test_a_task_of_a_streams_group_does_not_visit_all_members() -> None:
+    more = work_of_assigning(400) - work_of_assigning(200)
+    assert more < 200 * 500  # for each of the members more, not for each task and member
 
 
 def work_of_each_leave(members: int) -> float:

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from assignors.kafka.sticky_tasks import SubtopologyTasks
 from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
@@ -159,6 +160,20 @@ def test_kst9_repartition_topics_alone_take_the_largest_or_the_fixed_number() ->
     assert status == StatusCode.INCORRECTLY_PARTITIONED_TOPICS
 
 
+def test_kst8_empty_copartition_group_is_ignored() -> None:
+    nothing = Subtopology(subtopology_id="8", source_topics=["a"], copartition_groups=[CopartitionGroup()])
+    first, second = writing("0", "a", "r1"), writing("1", "a", "r2")
+    rest = [joining("r1:5", sources="b"), replace(joining("r2:6", sources="c"), subtopology_id="7")]
+    found = look(
+        {"a": 3, "b": 5, "c": 6},
+        first,
+        second,
+        nothing,
+        *(replace(one, state_changelog_topics=[]) for one in rest),
+    )
+    assert created(found) == {"r1": 5, "r2": 6}
+
+
 def test_kst7_numbers_pass_through_chains_of_repartition_topics() -> None:
     chain = [
         Subtopology(
@@ -253,6 +268,68 @@ def topologies(draw: st.DrawFn) -> tuple[list[Subtopology], dict[str, int]]:
             )
         )
     return subtopologies, sources
+
+
+def in_rounds(topology: StreamsTopology, counts: dict[str, int]) -> dict[str, int]:
+    """Return the numbers of the topics that are written, or those decided before a round without progress.
+    This is Kafka's algorithm: each round visits all subtopologies.
+    """
+    decided: dict[str, int] = {}
+    before = -1
+    while len(decided) > before:
+        before = len(decided)
+        for one in sorted(topology.subtopologies, key=lambda one: one.subtopology_id):
+            read = [*one.source_topics, *(topic.name for topic in one.repartition_source_topics)]
+            known_counts = [both[name] for both in (counts, decided) for name in read if name in both]
+            for sink in one.repartition_sink_topics:
+                if known_counts and sink not in decided:
+                    decided[sink] = max(known_counts)
+    return decided
+
+
+@st.composite
+def tangled(draw: st.DrawFn) -> StreamsTopology:
+    """Draw a topology whose subtopologies may write the same topics and read each other's in loops."""
+    written = st.lists(st.sampled_from([f"r{n}" for n in range(5)]), max_size=3)
+    return StreamsTopology(
+        0,
+        [
+            Subtopology(
+                subtopology_id=str(number),
+                source_topics=draw(st.lists(st.sampled_from(("a1", "a2", "a3")), max_size=1)),
+                repartition_sink_topics=draw(written),
+                repartition_source_topics=internal(*draw(written)),
+            )
+            for number in range(draw(st.integers(1, 5)))
+        ],
+    )
+
+
+@examples(200)
+@given(tangled())
+def test_kst7_numbers_are_those_of_kafkas_rounds(topology: StreamsTopology) -> None:
+    counts = {"a1": 1, "a2": 2, "a3": 3}
+    decided = in_rounds(topology, counts)
+    needed = {
+        name
+        for one in topology.subtopologies
+        for name in (
+            *one.repartition_sink_topics,
+            *(topic.name for topic in one.repartition_source_topics),
+        )
+    }
+    has_reader_of_nothing = any(
+        not one.source_topics and not one.repartition_source_topics for one in topology.subtopologies
+    )
+    try:
+        found = look(counts, *topology.subtopologies)
+    except InvalidTopologyError:
+        assert needed - decided.keys() or has_reader_of_nothing
+        return
+    assert not needed - decided.keys()
+    read = {topic.name for one in topology.subtopologies for topic in one.repartition_source_topics}
+    if read:
+        assert created(found) == {name: decided[name] for name in read}
 
 
 @examples(100)
