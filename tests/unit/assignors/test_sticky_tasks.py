@@ -231,3 +231,28 @@ def test_third_process_takes_over_as_in_kafka() -> None:
     """Timeline SL12: the third process gets a task of the second, and copies remain where state is."""
     members = {"a": of("p1", "01", "23"), "b": of("p2", "23", "01"), "c": of("p3")}
     assert answer(members, 4, 1) == {"a": ("01", "2"), "b": ("2", "13"), "c": ("3", "0")}
+
+
+class Compared(int):
+    """An offset that counts its comparisons."""
+
+    count = 0
+
+    def __neg__(self) -> "Compared":
+        return Compared(super().__neg__())
+
+    def __lt__(self, other: int) -> bool:
+        Compared.count += 1
+        return super().__lt__(other)
+
+
+def comparisons(standbys: int) -> int:
+    """Return the comparisons of offsets for a task of which eight processes have reported one."""
+    members = {f"{n}": TaskMember(f"p{n}", offsets={("0", 0): Compared(n * 5 % 8)}) for n in range(8)}
+    Compared.count = 0
+    assign(members, {"0": SubtopologyTasks(1, True)}, standbys)
+    return Compared.count
+
+
+def test_offsets_of_a_task_are_sorted_once_for_all_its_copies() -> None:
+    assert comparisons(4) == comparisons(0) > 0

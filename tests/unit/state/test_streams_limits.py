@@ -86,18 +86,21 @@ def test_topology_is_configured_again_only_if_its_topics_have_changed() -> None:
     assert group_of(player).configured is before
 
 
-def work_of_configuring(lists: int) -> int:
-    """Return the work for a subtopology with lists of this length, and a copartition group for each topic."""
+def work_of_configuring(lists: int, fixed: str) -> int:
+    """Return the work for a subtopology with lists of this length, and a copartition group for each topic.
+    `fixed` follows the names of the repartition topics.
+    """
     names = [f"t{n}" for n in range(lists)]
-    read = " ".join([*names, *(f"<r{n}" for n in range(lists)), *(f">r{n}" for n in range(lists))])
+    read = " ".join([*names, *(f"<r{n}{fixed}" for n in range(lists)), *(f">r{n}" for n in range(lists))])
     groups = " ".join(f"{{r{n}}}" for n in range(lists))
     topology = topology_of(f"0: {read} {groups}")
     known = {name: Topic(name.encode(), 1) for name in names}
     return instructions(lambda: configure(topology, known))
 
 
-def test_work_of_configuring_is_linear_in_the_lists() -> None:
-    assert work_of_configuring(400) < 5 * work_of_configuring(100)
+@pytest.mark.parametrize("fixed", ["", ":1"], ids=["open", "fixed"])
+def test_work_of_configuring_is_linear_in_the_lists(fixed: str) -> None:
+    assert work_of_configuring(400, fixed) < 5 * work_of_configuring(100, fixed)
 
 
 def test_offsets_beyond_the_limit_are_not_stored() -> None:

@@ -270,6 +270,17 @@ def topologies(draw: st.DrawFn) -> tuple[list[Subtopology], dict[str, int]]:
     return subtopologies, sources
 
 
+def test_kst7_numbers_of_one_round_are_known_in_the_next() -> None:
+    first = Subtopology(
+        subtopology_id="0",
+        repartition_source_topics=internal("r1", "r2"),
+        repartition_sink_topics=["r0"],
+    )
+    last = Subtopology(subtopology_id="9", repartition_source_topics=internal("r0"))
+    found = look({"a": 1, "b": 3}, first, writing("1", "a", "r1"), writing("2", "b", "r2"), last)
+    assert created(found) == {"r0": 3, "r1": 1, "r2": 3}
+
+
 def in_rounds(topology: StreamsTopology, counts: dict[str, int]) -> dict[str, int]:
     """Return the numbers of the topics that are written, or those decided before a round without progress.
     This is Kafka's algorithm: each round visits all subtopologies.
