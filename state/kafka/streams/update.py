@@ -215,9 +215,10 @@ def _set_topology(context: StepContext, group: StreamsGroup, plan: Plan) -> None
 
 def _forget_offsets(group: StreamsGroup, plan: Plan) -> None:
     """Forget the offsets of tasks that do not exist."""
+    counts = _task_counts(plan)
     for member in group.members.values():
-        member.task_offsets = _of_topology(member.task_offsets, plan)
-        member.task_end_offsets = _of_topology(member.task_end_offsets, plan)
+        member.task_offsets = _of_tasks(member.task_offsets, counts)
+        member.task_end_offsets = _of_tasks(member.task_end_offsets, counts)
 
 
 def _note_offsets(
@@ -226,13 +227,16 @@ def _note_offsets(
     """Store the offsets that the request reports, of tasks of the topology, up to `OFFSETS_MAX` in the group.
     Each of the two fields replaces its former value.
     """
+    if request.task_offsets is None and request.task_end_offsets is None:
+        return
+    counts = _task_counts(plan)
     if request.task_offsets is not None:
         member.task_offsets = {}
-        found = _of_topology(offsets_of(request.task_offsets), plan)
+        found = _of_tasks(offsets_of(request.task_offsets), counts)
         member.task_offsets = _first(found, OFFSETS_MAX - _stored_offsets(group))
     if request.task_end_offsets is not None:
         member.task_end_offsets = {}
-        found = _of_topology(offsets_of(request.task_end_offsets), plan)
+        found = _of_tasks(offsets_of(request.task_end_offsets), counts)
         member.task_end_offsets = _first(found, OFFSETS_MAX - _stored_offsets(group))
 
 
@@ -244,11 +248,16 @@ def _first(offsets: dict[Task, int], most: int) -> dict[Task, int]:
     return offsets if len(offsets) <= most else dict(islice(offsets.items(), max(most, 0)))
 
 
-def _of_topology(offsets: Mapping[Task, int], plan: Plan) -> dict[Task, int]:
-    known = {one.subtopology_id: TASKS_MAX for one in plan.topology.subtopologies}
+def _task_counts(plan: Plan) -> dict[str, int]:
+    """Return the number of tasks by subtopology. While it is not known, it is the maximum."""
     if isinstance(plan.configured, ConfiguredTopology):
-        known = {id_: tasks.count for id_, tasks in plan.configured.tasks.items()}
-    return {task: offset for task, offset in sorted(offsets.items()) if 0 <= task[1] < known.get(task[0], 0)}
+        return {id_: tasks.count for id_, tasks in plan.configured.tasks.items()}
+    return {one.subtopology_id: TASKS_MAX for one in plan.topology.subtopologies}
+
+
+def _of_tasks(offsets: Mapping[Task, int], counts: Mapping[str, int]) -> dict[Task, int]:
+    """Return the offsets of tasks that exist, sorted."""
+    return {task: offset for task, offset in sorted(offsets.items()) if 0 <= task[1] < counts.get(task[0], 0)}
 
 
 def _validate(group: StreamsGroup, plan: Plan) -> list[str]:
