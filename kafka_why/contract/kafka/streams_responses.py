@@ -53,8 +53,9 @@ class TaskOffset(Struct, frozen=True):
 
 
 class StatusCode(IntEnum):
-    """Conditions that a member is told of. They are not errors. Source:
-    StreamsGroupHeartbeatResponse.Status.
+    """The conditions in a member's answer. They are not errors.
+
+    Source: StreamsGroupHeartbeatResponse.Status.
     """
 
     STALE_TOPOLOGY = 0

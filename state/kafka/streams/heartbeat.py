@@ -188,7 +188,7 @@ def _statuses(
     delayed: str,
     problem: TopologyProblem | None,
 ) -> Iterator[StreamsStatus]:
-    """Yield the conditions that the member is told of, in Kafka's order."""
+    """Yield the conditions in the member's answer, in Kafka's order."""
     assert group.topology is not None
     known, own = group.topology.epoch, member.topology_epoch
     if own < known:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - tables are as wide as on the terminal
-"""What readers show of groups that go by epochs: the stored state, the moment, the list."""
+"""The stored state, the state at a moment, and the list of groups with epochs."""
 
 import copy
 from datetime import UTC

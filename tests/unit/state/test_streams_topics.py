@@ -1,4 +1,4 @@
-"""What a topology requires of its topics, timeline SL10, and what holds for any topology."""
+"""The topics that a topology requires, timeline SL10, and properties of any topology."""
 
 import pytest
 from hypothesis import given
