@@ -19,7 +19,6 @@ from gateway.apis.slices import Slices
 from gateway.apis.topics import images_bytes, images_of, is_too_much
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.log_text import quoted
-from gateway.upstream.cluster import is_topic_name
 from gateway.wire.codec import Fields
 from gateway.wire.heartbeats import decode_streams_heartbeat
 from kafka_why.contract.kafka.share_requests import TopicImages
@@ -44,10 +43,9 @@ from kafka_why.contract.kafka.streams_responses import (
 )
 from kafka_why.contract.kafka.wording import listed
 from kafka_why.contract.messages import ErrorCode
-from state.kafka.streams_topics import required_topics
+from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS, is_topic_name
+from state.kafka.streams_topics import named_topics, required_topics
 
-# Topic.INTERNAL_TOPICS of Kafka.
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NAMED_MAX = 3
 # More metadata is added to a heartbeat only once per interval.
 _SMALL_BYTES = 16 * 1024
@@ -106,7 +104,7 @@ def added_bytes(context: RequestContext, request: Any) -> int:
         return 0  # it is not sent
     if request.topology is not None:
         subtopologies = request.topology.subtopologies
-        return images_bytes(chain.from_iterable(map(_all_topics, subtopologies)))
+        return images_bytes(chain.from_iterable(map(named_topics, subtopologies)))
     return images_bytes(context.caches.requested_topics.get(request.group_id, request.member_id) or ())
 
 
@@ -133,11 +131,11 @@ async def _topology_refused(
     context: RequestContext, slices: Slices, subtopologies: Sequence[Any]
 ) -> Fields | None:
     """Rows KSH3 to KSH5. The coordinator's own topics are internal, too."""
-    named = await slices.each(_all_topics, subtopologies)
+    named = await slices.each(named_topics, subtopologies)
     names = sorted(set(chain.from_iterable(named)))
     if is_too_much(names):
         return _TOO_MUCH
-    internal = _INTERNAL | context.services.internal_topics.names
+    internal = KAFKAS_INTERNAL_TOPICS | context.services.internal_topics.names
     if not internal.isdisjoint(names):
         return _invalid("has internal topics of the cluster", internal.intersection(names))
     illegal = [name for name in names if not is_topic_name(name)]
@@ -160,13 +158,6 @@ def _decider(context: RequestContext, operation: Operation) -> Callable[[str], b
 def _invalid(why: str, names: Iterable[str]) -> Fields:
     message = f"The topology {why}: {_listed([quoted(name) for name in sorted(names)])}."
     return {"error_code": ErrorCode.STREAMS_INVALID_TOPOLOGY, "error_message": message}
-
-
-def _all_topics(subtopology: Any) -> set[str]:
-    """Return the topics that a client has to be authorized to describe (rows KSH5, KSD5)."""
-    internal = (*subtopology.repartition_source_topics, *subtopology.state_changelog_topics)
-    names = (*subtopology.source_topics, *subtopology.repartition_sink_topics)
-    return {*names, *(topic.name for topic in internal)}
 
 
 def _send(
@@ -308,7 +299,7 @@ DESCRIBE = Api(
         request=StreamsGroupDescribe,
         is_on=_is_on,
         parts=_subtopologies,
-        topics=_all_topics,
+        topics=named_topics,
         member_fields=_member_fields,
         fields=_group_fields,
     ).serve,

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,17 +18,7 @@ from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Address, BrokerA
 from gateway.wire import codec, offload
 from gateway.wire.codec import GatewayError
 from kafka_why.connections.client_config import ClientConfig
-
-# The valid names of topics. Source: org.apache.kafka.common.internals.Topic.
-
-_NAME_MAX_CHARS = 249
-_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
-
-
-def is_topic_name(name: str) -> bool:
-    """Return True if a topic can have this name. Brokers are not queried about other names."""
-    return name not in (".", "..") and _NAME.fullmatch(name) is not None
-
+from kafka_why.contract.topic_names import is_topic_name
 
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12

@@ -73,6 +73,14 @@ def required_topics(topology: StreamsTopology) -> set[str]:
     }
 
 
+def named_topics(subtopology: Subtopology) -> set[str]:
+    """Return the names of all topics of a subtopology. A client has to be authorized to describe them (rows
+    KSH5, KSD5).
+    """
+    internal = (*subtopology.repartition_source_topics, *subtopology.state_changelog_topics)
+    return {*subtopology.source_topics, *subtopology.repartition_sink_topics, *_names(internal)}
+
+
 def source_topics(subtopology: Subtopology) -> list[str]:
     """Return the names of the topics that the tasks of a subtopology read, without duplicates."""
     return list(dict.fromkeys([*subtopology.source_topics, *_names(subtopology.repartition_source_topics)]))

@@ -4,20 +4,19 @@ Source: KafkaApis.handleStreamsGroupHeartbeat, GroupCoordinatorService
 (throwIfStreamsGroupHeartbeatRequestIsInvalid).
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Collection, Iterable, Sized
 
 from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
 from kafka_why.contract.kafka.streams_responses import TaskIds, TaskOffset
 from kafka_why.contract.kafka.wording import listed
 from kafka_why.contract.messages import ErrorCode
+from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern import RequestRefused, is_blank
 from state.kafka.streams_group import RoleTasks, Task
-from state.kafka.streams_topics import malformed_topology
+from state.kafka.streams_topics import malformed_topology, named_topics
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 # The group's view and its answers name every subtopology, and each request of its members handles them all.
 SUBTOPOLOGIES_MAX = 1_000
 SUBTOPOLOGY_ID_MAX = 249  # characters, as of a topic's name
@@ -25,7 +24,6 @@ ENTRIES_MAX = 20_000  # topics and copartitioned topics of all subtopologies
 # While topics are missing, each answer has the configs of those to create.
 CONFIGS_MAX = 10_000
 CONFIGS_MAX_BYTES = 512 * 1024
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 def check_request(context: StepContext, request: StreamsGroupHeartbeat) -> None:
@@ -49,24 +47,16 @@ def check_request(context: StepContext, request: StreamsGroupHeartbeat) -> None:
 
 def _fault_of_names(context: StepContext, topology: StreamsTopology) -> tuple[RuleId, str] | None:
     """Rows KSH3 and KSH4: return why the topics of the topology cannot be used, None if they can."""
-    names = sorted(set(_names(topology)))
-    internal = [name for name in names if name in _INTERNAL_TOPICS]
+    names = sorted(set().union(*map(named_topics, topology.subtopologies)))
+    internal = [name for name in names if name in KAFKAS_INTERNAL_TOPICS]
     if internal:
         return context.rule(
             "KSH3"
         ), f"The topology has internal topics of Kafka: {listed(internal, 'topic')}."
-    illegal = [name for name in names if not _LEGAL_NAME.fullmatch(name) or name in (".", "..")]
+    illegal = [name for name in names if not is_topic_name(name)]
     if illegal:
         return context.rule("KSH4"), f"These names are not legal names of topics: {listed(illegal, 'topic')}."
     return None
-
-
-def _names(topology: StreamsTopology) -> Iterator[str]:
-    for subtopology in topology.subtopologies:
-        yield from subtopology.source_topics
-        yield from subtopology.repartition_sink_topics
-        for topic in (*subtopology.repartition_source_topics, *subtopology.state_changelog_topics):
-            yield topic.name
 
 
 def _fault(context: StepContext, request: StreamsGroupHeartbeat) -> tuple[RuleId, str] | None:

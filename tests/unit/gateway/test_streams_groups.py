@@ -321,7 +321,7 @@ async def test_creation_after_the_brokers_idle_timeout_ends_the_clients_connecti
 
 
 def missing(number: int) -> dict[str, Any]:
-    """Return a subtopology with so many sources that do not exist."""
+    """Return a subtopology with this number of sources, none of which exists."""
     return subtopology(*(f"app-{index}" for index in range(number)))
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS
 from records import topic_patterns
-from records.topic_patterns import KAFKAS_INTERNAL_TOPICS, resolve
+from records.topic_patterns import resolve
 
 
 def images(*names: str) -> dict[str, TopicImage]:
