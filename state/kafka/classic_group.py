@@ -32,13 +32,12 @@ ProtocolNames = tuple[str, ...]
 class SupportedProtocols(Struct):
     """The number of members, of members by protocol name, and of members by their whole list of names.
 
-    There are few different lists, because the members of one application list the same protocols. A name or a
-    list without members is absent.
+    A name or a list without members is absent.
     """
 
     members: int = 0
     by_name: dict[str, int] = {}
-    by_list: dict[ProtocolNames, int] = {}
+    by_list: dict[ProtocolNames, int] = {}  # few: members of one application list the same protocols
 
     def add(self, protocols: list[Protocol], by: int = 1) -> None:
         """Count a member that offers these protocols. With `by` -1, no longer count it."""
@@ -50,8 +49,10 @@ class SupportedProtocols(Struct):
             _add(self.by_name, name, by)
 
     def select(self, listed_first: list[Protocol]) -> str:
-        """Return the protocol with the most votes. Each member votes for the first of its protocols that all
-        members support. A tie goes to the protocol that comes first in `listed_first`.
+        """Return the protocol with the most votes.
+
+        Each member votes for the first of its protocols that all members support. A tie goes to the protocol
+        that comes first in `listed_first`.
         """
         votes: Counter[str] = Counter()
         for names, members in self.by_list.items():
@@ -83,25 +84,20 @@ LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
 
 
 class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member of the group.
-
-    Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer.
-    `parked_join` and `parked_sync` are the addresses of the parked requests, None if no request is parked.
-    `group_instance_id` is None for a dynamic member.
-    """
+    """One member of the group. Times are in milliseconds."""
 
     member_id: str
-    group_instance_id: str | None
+    group_instance_id: str | None  # None for a dynamic member
     client_id: str
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: list[Protocol]
-    heartbeat_deadline_ms: int | None = None
+    heartbeat_deadline_ms: int | None = None  # None while the member waits for an answer
     assignment: bytes = b""
     is_new: bool = False
     pending_sync: bool = False  # joined this generation and has not synced yet
-    parked_join: ReplyTo | None = None
+    parked_join: ReplyTo | None = None  # the address of the parked request, None if no request is parked
     parked_sync: ReplyTo | None = None
 
     @property
@@ -129,7 +125,7 @@ class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
 class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
     """The timer of PreparingRebalance, in milliseconds.
 
-    `initial_remaining_ms` is the remaining extension of the initial delay after this timer, None if the
+    `initial_remaining_ms` is the remaining extension of the initial delay after this timer, or None if the
     rebalance did not start at Empty.
     """
 
@@ -141,9 +137,9 @@ class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
 class ClassicGroup(Group, tag="Kafka"):
     """The state of one group of the classic protocol.
 
-    The counts of members (`awaiting_join_response`, `pending_syncs`, `supported_protocols`) are derived from
-    `members` at their first use and are not stored. `members`, and each member's `protocols`, `parked_join`
-    and `pending_sync`, are changed only by the methods of this class, which update the counts.
+    `members`, and each member's `protocols`, `parked_join` and `pending_sync`, are changed only by the
+    methods of this class. They update the counts of members (`awaiting_join_response`, `pending_syncs`,
+    `supported_protocols`), which are derived and not stored.
     """
 
     type_name = "classic"
@@ -187,9 +183,7 @@ class ClassicGroup(Group, tag="Kafka"):
 
     @property
     def abandoned_since_ms(self) -> int | None:
-        """The time at which the group lost its last member, None if it has members or never had one. The
-        retention time of its offsets then starts at this time.
-        """
+        """The time at which the group lost its last member, or None if it has members or never had one."""
         had_members = self.is_empty and self.protocol_type is not None
         return self.state_timestamp_ms if had_members else None
 
@@ -224,11 +218,9 @@ class ClassicGroup(Group, tag="Kafka"):
         return {topic for topic in topics if self.is_subscribed(topic)}
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return True if a member is known to subscribe to the topic.
-
-        With 1,000 topics, the search in the sorted list takes a twentieth of the time of building a set.
-        """
+        """Return True if a member is known to subscribe to the topic."""
         topics = self.subscribed_topics or []
+        # With 1,000 topics, this takes a twentieth of the time of building a set.
         at = bisect_left(topics, topic)
         return at < len(topics) and topics[at] == topic
 
@@ -272,14 +264,12 @@ class ClassicGroup(Group, tag="Kafka"):
     def select_protocol(self) -> str:
         """Return the protocol of the next generation: the one with the most votes of the members.
 
-        A tie goes to the protocol that the first member to join lists first (in Kafka, the map's order
-        decides).
+        A tie goes to the protocol that the first member to join lists first. In Kafka, a map's order decides.
         """
         return self.supported_protocols.select(next(iter(self.members.values())).protocols)
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Check a member's identity: ClassicGroup.validateMember. JoinGroup, SyncGroup, Heartbeat, LeaveGroup
-        and OffsetCommit share this check.
+        """Check a member's identity (ClassicGroup.validateMember).
 
         Returns UNKNOWN_MEMBER_ID if the instance id or the member id is unknown, FENCED_INSTANCE_ID if the
         instance id belongs to another member id, else NONE. A pending member id is unknown. A static member's

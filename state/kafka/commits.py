@@ -100,7 +100,6 @@ def _offset(
     position: LogPosition,
     expire_at_ms: int | None = None,
 ) -> Offset:
-    """Return the offset that a request commits for a partition."""
     return Offset(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
@@ -113,8 +112,9 @@ def _offset(
 
 
 def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
-    """Return the request's topic id, else that of the offset that the commit replaces: without topic ids, a
-    client commits to the same topic as before.
+    """Return the request's topic id, else that of the offset that the commit replaces.
+
+    A client that sends no topic ids commits to the same topic as before.
     """
     if topic.topic_id is not None:
         return topic.topic_id.bytes
@@ -123,10 +123,9 @@ def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | 
 
 
 def is_metadata_too_long(context: StepContext, partition: CommittedPartition) -> bool:
-    """Return True if the metadata of an offset is longer than the setting allows. As in Kafka, which uses
-    String.length, UTF-16 units are counted, although the setting is named bytes.
-    """
+    """Return True if the metadata of an offset is longer than `offset.metadata.max.bytes`."""
     text = partition.committed_metadata or ""
+    # Kafka uses String.length, so UTF-16 units are counted, not bytes.
     length = len(text) + sum(character > "\uffff" for character in text)
     return length > context.config.offset_metadata_max_bytes
 
@@ -151,11 +150,11 @@ def is_metadata_too_long(context: StepContext, partition: CommittedPartition) ->
 def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:
     """Return the outcome of a marker for pending offsets at or below its position.
 
-    `txn_version` and `producer_epoch` are those of the TxnOffsetCommit. In version 2 the end of a transaction
-    raises the epoch by one, and the marker has the raised epoch. In version 1 the marker of a client's
-    EndTxn has the producer's epoch, and a marker of a higher epoch was written by the transaction coordinator
-    itself: the producer was fenced, or the transaction took too long.
+    `txn_version` and `producer_epoch` are those of the TxnOffsetCommit.
     """
+    # In version 2 the end of a transaction raises the epoch by one, and the marker has the raised epoch. In
+    # version 1 the marker of a client's EndTxn has the producer's epoch. A higher epoch is the transaction
+    # coordinator's own: the producer was fenced, or the transaction took too long.
     own_epoch = producer_epoch + 1 if txn_version > 1 else producer_epoch
     if marker_epoch < own_epoch:
         return MarkerOutcome.IGNORED
@@ -211,10 +210,10 @@ def is_transaction_over(group: Group, request: TxnOffsetCommit) -> bool:
 
 
 def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
-    """Row TO6: return True if a later request of the producer is already pending. The client has then
-    abandoned this one.
+    """Row TO6: return True if a later request of the producer is already pending.
 
-    A producer sends its requests one after the other, so a later request never has a lower position.
+    The client has then abandoned this one: it sends its requests one after the other, so a later request
+    never has a lower position.
     """
     return any(
         entry.producer_id == request.producer_id
@@ -250,7 +249,6 @@ def _add_partition(
     partition: CommittedPartition,
     position: LogPosition,
 ) -> ErrorCode:
-    """Add the partition to the offsets of the entry, or leave it out if its metadata is too long."""
     if is_metadata_too_long(context, partition):
         context.rule("TO7")
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -293,9 +291,7 @@ def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to
 
 
 def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
-    """Settle the pending offsets whose transaction the marker ends. Return the deciding row, or None if there
-    are none.
-    """
+    """Settle the pending offsets whose transaction the marker ends. Return the deciding row, or None."""
     row = None
     settled: list[tuple[PendingOffsets, MarkerOutcome, RuleId]] = []
     for entry in context.group.pending:
@@ -334,7 +330,7 @@ def _end(
     row: RuleId,
     marker: TransactionMarker,
 ) -> None:
-    """Rows TO12, TO13: commit or drop the offsets of an entry whose transaction has ended."""
+    """Rows TO12 and TO13."""
     if outcome is MarkerOutcome.COMMIT:
         context.rule("TO12")
         _commit_pending(context, entry)
@@ -391,8 +387,9 @@ def _prune_ended(context: StepContext) -> None:
 
 
 def extend_ended_retention(context: StepContext, by_ms: int) -> None:
-    """Row TO18: extend the retention of ended transactions by the length of an outage, because a request
-    written in the outage is handled only after it.
+    """Row TO18: extend the retention of ended transactions by the length of an outage.
+
+    A request that was written in the outage is handled only after it.
     """
     group = context.group
     if group.ended:

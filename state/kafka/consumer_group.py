@@ -42,15 +42,7 @@ class ClassicMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member of the group. Times are in milliseconds.
-
-    `subscribed_topic_names` is sorted. `subscribed_topic_regex` is "" without a pattern. `previous_epoch` is
-    the member epoch before the last write of the assignment. `assigned` are the partitions that the member
-    may use, `pending_revocation` those that it has to revoke first. `classic` is None for a member on the
-    consumer protocol. `rebalance_deadline_ms` is armed while a member on the consumer protocol has to revoke
-    partitions. `revoking_since_ms` is the time of the answer that requested a revocation, None if the member
-    has nothing to revoke.
-    """
+    """One member of the group. Times are in milliseconds."""
 
     member_id: str
     instance_id: str | None = None
@@ -59,17 +51,17 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     client_host: str = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    subscribed_topic_names: list[str] = []
-    subscribed_topic_regex: str = ""
+    subscribed_topic_names: list[str] = []  # sorted
+    subscribed_topic_regex: str = ""  # "" without a pattern
     member_epoch: int = 0
-    previous_epoch: int = -1
+    previous_epoch: int = -1  # the member epoch before the last write of the assignment
     state: MemberState = MemberState.STABLE
-    assigned: AssignedPartitions = {}
-    pending_revocation: AssignedPartitions = {}
+    assigned: AssignedPartitions = {}  # that the member may use
+    pending_revocation: AssignedPartitions = {}  # that the member has to revoke first
     session_deadline_ms: int | None = None
-    rebalance_deadline_ms: int | None = None
-    classic: ClassicMember | None = None
-    revoking_since_ms: int | None = None
+    rebalance_deadline_ms: int | None = None  # armed while the member has to revoke partitions
+    classic: ClassicMember | None = None  # None for a member on the consumer protocol
+    revoking_since_ms: int | None = None  # the time of the answer that requested a revocation
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Return True if the member has reached the target assignment of this epoch."""
@@ -83,8 +75,9 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class GroupProgress(NamedTuple):
-    """The state of a group, and True if a present member has not reached the target assignment. An absent
-    static member makes a group Reconciling, but there is no rebalance.
+    """The state of a group, and True if a present member has not reached the target assignment.
+
+    An absent static member makes a group Reconciling, but there is no rebalance.
     """
 
     state: ConsumerGroupState
@@ -92,13 +85,11 @@ class GroupProgress(NamedTuple):
 
 
 class _MayBeBehind(NamedTuple):
-    """The members, by id, that may not have reached the target assignment of this epoch. Members that are
-    away have not joined yet, or have left temporarily.
-    """
+    """The members, by id, that may not have reached the target assignment of this epoch."""
 
     epoch: int
     there: dict[str, ConsumerMember]
-    away: dict[str, ConsumerMember]
+    away: dict[str, ConsumerMember]  # not joined yet, or left temporarily
 
 
 class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -109,27 +100,19 @@ class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A pattern whose topics are filtered by what the group's members may DESCRIBE. Times are the group's, in
-    ms, or None. `seen` is the digest of the topics that the last check found before filtering, "" if unknown.
-    `looked_at_ms` is the time of the last check, and `asked_at_ms` that of the last answer that
-    requested one. `is_wanted` is True if the group needs another check.
-    """
+    """A pattern whose topics are filtered by what the group's members may DESCRIBE. Times are in ms."""
 
-    seen: str = ""
-    looked_at_ms: int | None = None
-    asked_at_ms: int | None = None
-    is_wanted: bool = True
+    seen: str = ""  # digest of the topics that the last check found before filtering, "" if unknown
+    looked_at_ms: int | None = None  # time of the last check
+    asked_at_ms: int | None = None  # time of the last answer that requested a check
+    is_wanted: bool = True  # the group needs another check
 
 
 class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
     """The state of one group of the consumer protocol.
 
-    `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
-    missing topic.
-
-    The holders of partitions and the subscribers of topics are derived from `members` at their first use and
-    are not stored. Only the methods of this class add and remove members, and change what a member holds or
-    subscribes to, because they update what is derived.
+    Only the methods of this class add and remove members, and change what a member holds or subscribes to.
+    They update the holders of partitions and the subscribers of topics, which are derived and not stored.
     """
 
     type_name = "consumer"
@@ -164,13 +147,10 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         self.__dict__.pop("progress", None)
 
     def _behind(self) -> ConsumerMember | None:
-        """Return a member that has not reached the target assignment, preferably one that has joined and is
-        not away.
-
-        Every history entry calls this, so it visits all members only once per target, and then only those
-        that may still be behind. The last members are tried first, because the first ones reach the target
-        first.
-        """
+        """Return a member that has not reached the target assignment, preferably one that is not away."""
+        # Every history entry calls this, so all members are visited only once per target, and then only those
+        # that may still be behind. The last members are tried first, because the first ones reach the target
+        # first.
         epoch = self.assignment_epoch
         kept: _MayBeBehind | None = self.__dict__.get("may_be_behind")
         if kept is None or kept.epoch != epoch:
@@ -278,8 +258,9 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
 
     @cached_property
     def held(self) -> dict[bytes, dict[int, str]]:
-        """The holder of each partition, by topic id and partition. A member holds the partitions that are
-        assigned to it or pending its revocation. The other partitions are free.
+        """The holder of each partition, by topic id and partition.
+
+        A member holds the partitions that are assigned to it or pending its revocation.
         """
         held: dict[bytes, dict[int, str]] = {}
         for member in self.members.values():

@@ -51,11 +51,9 @@ class TransactionChange(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it, and the messages.
 
-    If the group does not exist, `group` has its settings, or is None if it has none.
-
-    `rules` are the rows of docs/rules.md that were applied, in order, for the tests of these rows: including
-    those that decided an answer or an entry. `earliest_armed_ms` is the time of the earliest deadline that
-    the step armed, or None if it armed none. The timeline uses it instead of searching the group.
+    If the group does not exist, `group` has its settings, or is None if it has none. `rules` are the rows of
+    docs/rules.md that were applied, in order, for the tests of these rows. `earliest_armed_ms` is the
+    earliest deadline that the step armed, or None. The timeline uses it instead of searching the group.
     """
 
     group: KafkaGroup | ConfigsOnly | None
@@ -79,10 +77,8 @@ def unchanged(group: KafkaGroup | ConfigsOnly, answers: Iterable[tuple[int, AnyR
 
 
 def new_member_id(prefix: str, request_id: str, namespace: str) -> str:
-    """Return the member id for the request `<topic>-<partition>-<offset>`.
-
-    The result is that of `uuid.uuid5`, which is three times slower because it imports `sha1` at each call.
-    """
+    """Return the member id for the request `<topic>-<partition>-<offset>`."""
+    # The same as `uuid.uuid5`, which is three times slower because it imports `sha1` at each call.
     digest = sha1(_bytes_of(namespace) + request_id.encode(), usedforsecurity=False).digest()
     return f"{prefix}-{UUID(bytes=digest[:16], version=5)}"
 
@@ -127,15 +123,10 @@ class Saved(Struct, frozen=True):
 
 
 class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
-    """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
+    """The context of Kafka's handlers, which change `group` and add effects by the methods here."""
 
-    `principal` sent the request; it is None for a deadline, and for a request without a principal. `kept` are
-    the settings of a group that does not exist. `noted_state` is the group's state after its last history
-    entry in this step, or None if it has none.
-    """
-
-    principal: str | None = None
-    kept: ConfigsOnly | None = None
+    principal: str | None = None  # who sent the request; None for a deadline
+    kept: ConfigsOnly | None = None  # the settings of a group that does not exist
     rules: list[str] = field(default_factory=list)
     offset_changes: list[OffsetChange] = field(default_factory=list)
     transaction_changes: list[TransactionChange] = field(default_factory=list)
@@ -189,8 +180,9 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self.retention_is_stale = True
 
     def save(self) -> None:
-        """Save the group and the effects for `undo`. Only the first call in a step has an effect. The changes
-        to undo must not include offsets.
+        """Save the group and the effects for `undo`. The changes to undo must not include offsets.
+
+        Only the first call in a step has an effect.
         """
         if self._saved is not None:
             return
@@ -290,10 +282,8 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         return self.deadline_at(self.now_ms + delay_ms if delay_ms > 0 else self.now_ms)
 
     def rule(self, row: str) -> RuleId:
-        """Record that this row of docs/rules.md applies, and return its id for the answer or entry that it
+        """Record that this row of docs/rules.md applies, and return it for the answer or entry that it
         decides.
-
-        Rows are only named here, so `Effects.rules` has all rows that a step reached, in order.
         """
         self.rules.append(row)
         return row  # type: ignore[return-value] # to call a NewType takes longer than the rest
@@ -301,12 +291,12 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes.
 
-        `rule` is the row that decided the change. An entry starts from the state in which the last one ended.
-        `to_state` is passed if the group was deleted.
+        `rule` is the row that decided the change. `to_state` is passed if the group was deleted.
         """
         group = self.group
         group.seq += 1
         state = group.state
+        # An entry starts from the state in which the last one ended.
         from_state = self.noted_state or state
         to_state = details.pop("to_state", state)
         self.noted_state = state
@@ -372,11 +362,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
 
 def deciding_rule(verdicts: Iterable[RuleAndError]) -> RuleId:
-    """Return the row that decides an answer about several members or topics.
-
-    It is the row of the first error, else the first row. The row is "" for an answer without members or
-    topics.
-    """
+    """Return the row of the first error, else the first row, or "" if there are none."""
     rows = list(verdicts)
     return next(
         (row for row, error in rows if error is not ErrorCode.NONE), rows[0][0] if rows else RuleId("")

@@ -74,14 +74,15 @@ Timer = tuple[int, TimerKind, str]
 
 
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
-    """The settings of a group id without a group, by Kafka's names. A new group inherits them. `incarnation`
-    is the request, or the deadline, that created this object. `clock_ms` is the time of the last event. There
-    is no history and no deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None.
+    """The settings of a group id without a group, by Kafka's names. A new group inherits them.
+
+    `incarnation` is the request, or the deadline, that created this object. There is no history and no
+    deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None.
     """
 
     group_id: str
     incarnation: str
-    clock_ms: int
+    clock_ms: int  # the time of the last event
     configs: dict[str, SettingValue]
     seq: int = 0
     last_fired_ms: int = 0
@@ -96,14 +97,13 @@ class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The offsets of one TxnOffsetCommit, pending until their transaction ends. `request` is the id of the
-    TxnOffsetCommit, and `position` its position in the log. `txn_topic_id` is the topic id of the markers
-    topic in 16 bytes, None if it is unknown. The other fields are those of the request. `offsets`, by topic
-    and partition, are never changed in place.
+    """The offsets of one TxnOffsetCommit, pending until their transaction ends.
+
+    `offsets`, by topic and partition, are never changed in place.
     """
 
-    request: str
-    position: LogPosition
+    request: str  # the id of the TxnOffsetCommit
+    position: LogPosition  # of the TxnOffsetCommit
     at_ms: int
     transactional_id: str
     producer_id: int
@@ -111,7 +111,7 @@ class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields
     txn_version: int
     txn_partition: int
     txn_position: int
-    txn_topic_id: bytes | None
+    txn_topic_id: bytes | None  # of the markers topic, None if it is unknown
     offsets: dict[str, dict[int, Offset]]
 
 
@@ -127,27 +127,21 @@ class EndedTransaction(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
-    """The fields that all protocols share, and that a group keeps when it changes its protocol.
-
-    `incarnation` is the id of the request that created the group, and `seq` the number of history entries so
-    far. `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
-    `quarantined` is the text of the coordinator's fault that stopped the group's timers, None in a healthy
-    group. The deadlines of a quarantined group move with its clock.
-    """
+    """The fields that all protocols share, and that a group keeps when it changes its protocol."""
 
     type_name: ClassVar[str]
     """The protocol's name in ListGroups and in the history."""
 
     group_id: str
-    incarnation: str
-    seq: int = 0
-    clock_ms: int = 0
-    last_fired_ms: int = 0
+    incarnation: str  # the id of the request that created the group
+    seq: int = 0  # the number of history entries so far
+    clock_ms: int = 0  # the time of the last event
+    last_fired_ms: int = 0  # the latest deadline that fired
     state_timestamp_ms: int = 0
     # The start of the latest rebalance, running or complete, and its reason.
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
-    quarantined: str | None = None
+    quarantined: str | None = None  # the fault that stopped the group's timers, which move with its clock
     offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
     retention_deadline_ms: int | None = None
     # Ids of topics that TopicMetadata showed to be deleted or replaced, the latest last.
@@ -184,8 +178,9 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def abandoned_since_ms(self) -> int | None:
-        """The time in ms from which the retention of unused offsets counts, None if it counts from their
-        commit, as in groups with epochs (row OF27).
+        """The time in ms from which the retention of unused offsets counts.
+
+        None if it counts from their commit, as in groups with epochs (row OF27).
         """
         return None
 
@@ -214,8 +209,10 @@ def topic_of(image: TopicImage | None) -> Topic | None:
 
 
 def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, that a request adds: a new name, a topic where none was known, or more
-    partitions of the same topic. `deleted` are ids of deleted topics, which a request may still report.
+    """Return the topics, by name, that a request adds: new names, topics that were missing, and more
+    partitions.
+
+    `deleted` are ids of deleted topics, which a request may still report.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -228,8 +225,9 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
 
 
 def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, for which the watcher's report differs from `known`. A lower count of the
-    same topic and a deleted topic are ignored, because they come from a lagging broker.
+    """Return the topics, by name, for which the watcher's report differs from `known`.
+
+    A lower count of the same topic and a deleted topic are ignored, because they come from a lagging broker.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -255,17 +253,13 @@ def is_more_of(topic: Topic | None, before: Topic | None) -> bool:
 
 
 class ModernGroup(Group):
-    """A group with epochs. `group_epoch` grows with each change that needs a new target assignment.
-    `assignment_epoch` is the group epoch that the target was computed for, at `assignment_timestamp_ms` (0 if
-    unknown). `metadata_hash` is the fingerprint of the subscribed topics (row HB53), b"" if there are none.
-    `metadata_stale` is True if the fingerprint has to be computed again.
-    """
+    """A group with epochs."""
 
-    group_epoch: int = 1
-    assignment_epoch: int = 1
-    assignment_timestamp_ms: int = 0
-    metadata_hash: bytes = b""
-    metadata_stale: bool = True
+    group_epoch: int = 1  # grows with each change that needs a new target assignment
+    assignment_epoch: int = 1  # the group epoch that the target was computed for
+    assignment_timestamp_ms: int = 0  # when the target was computed, 0 if unknown
+    metadata_hash: bytes = b""  # fingerprint of the subscribed topics (row HB53), b"" without topics
+    metadata_stale: bool = True  # the fingerprint has to be computed again
 
     def subscribed(self) -> set[str]:
         """Return the names of all topics that members read."""

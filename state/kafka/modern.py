@@ -129,8 +129,9 @@ def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
 
 
 def refusal(row: str, kind: str, check: RequestCheck | None = None) -> WhyRefused:
-    """Return the function that refuses a request to a group that is not a Kafka group. If the request passes
-    its own check, `row` decides the refusal.
+    """Return the function that refuses a request to a group that is not a Kafka group.
+
+    `row` decides the refusal if the request passes its own `check`.
     """
 
     def refuse(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> RequestRefusal:
@@ -217,7 +218,8 @@ def merge_reported(context: StepContext, group: _GroupWithTopics, images: TopicI
 def store_watched(
     context: StepContext, group: _GroupWithTopics, images: TopicImages, names: Collection[str]
 ) -> Topics:
-    """Store the topic watcher's reports of the topics with these names, and return the topics that changed.
+    """Store the topic watcher's reports of the topics in `names`, and return the topics that changed.
+
     No epoch changes: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
     """
     images = {name: images[name] for name in sorted(images) if name in names}
@@ -296,11 +298,11 @@ def has_capacity(
     topics: Collection[str],
     reported: TopicImages | None,
 ) -> bool:
-    """Row TA31: return True if a member, new or not, may subscribe to these topics without more than
-    `group.max.partitions` partitions in the group.
+    """Row TA31: return True if a member, new or not, may subscribe to `topics`.
 
-    `reported` are the topics that the request reports. A member that adds no topic is always allowed,
-    although the group's topics may have grown above the limit.
+    The limit is `group.max.partitions` partitions in the group. `reported` are the topics that the request
+    reports. A member that adds no topic is always allowed, although the group's topics may have grown above
+    the limit.
     """
     known = {} if group is None else group.topics
     counts = {name: topic.partitions for name, topic in known.items() if topic is not None}
@@ -421,8 +423,10 @@ def due_in_ms(context: StepContext, interval_ms: int) -> int:
 
 
 def settle_emptied(context: StepContext) -> None:
-    """Settle a group whose last member is gone: its target counts as current, and no assignment interval
-    runs. The next member to join therefore gets its partitions at once (KAFKA-20442).
+    """Settle a group whose last member is gone.
+
+    Its target counts as current, and no assignment interval runs, so the next member to join gets its
+    partitions at once (KAFKA-20442).
     """
     group = context.group_of(ModernGroup)
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
@@ -453,7 +457,8 @@ _TopicIdPartition = tuple[bytes, int]
 
 def is_target_due(context: StepContext, settings: ModernSettings, *, current: str, too_early: str) -> bool:
     """Return True if the group has changed since the last target, and the assignment interval is over.
-    `current` is the row of a group that has not changed, `too_early` that of a running interval.
+
+    `current` and `too_early` are the rows of the two other cases.
     """
     group = context.group_of(ModernGroup)
     if group.assignment_epoch >= group.group_epoch:
@@ -491,8 +496,9 @@ def note_target(
     last: Targets,
     left_out: list[str],
 ) -> None:
-    """Record that the target of the group epoch is computed. `last` is the previous target, and `left_out`
-    are the topics that are not in the new one.
+    """Record that the target of the group epoch is computed.
+
+    `last` is the previous target, and `left_out` are the topics that are not in the new one.
     """
     last_epoch, target, names = group.assignment_epoch, group.target, group.names_by_id()
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, context.now_ms
@@ -514,9 +520,7 @@ def note_target(
 
 
 def _moves(last: Targets, target: Targets) -> tuple[int, int]:
-    """Return two numbers: the partitions that moved to another member, and the partitions that had no member
-    before.
-    """
+    """Return how many partitions moved to another member, and how many had no member before."""
     had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():
         before, after = _flat(last.get(member_id, {})), _flat(target.get(member_id, {}))

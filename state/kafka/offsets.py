@@ -91,9 +91,8 @@ def answer_fetch(
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
-    """Return the request's distinct topics and partitions, because a small request could otherwise fetch a
-    large metadata text many thousand times.
-    """
+    """Return the request's distinct topics and partitions."""
+    # A small request could otherwise fetch a large metadata text many thousand times.
     partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:
         partitions.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
@@ -182,10 +181,10 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
 def _found(
     group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]], pending: Container[int]
 ) -> set[int]:
-    """Return the requested partitions that have a committed or pending offset and are not yet in `gone`. A
-    request may name a topic many times, so the work depends on the requested partitions, not on the group's.
-    """
+    """Return the requested partitions that have a committed or pending offset and are not yet in `gone`."""
     offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
+    # A request may name a topic many times, so the work depends on the requested partitions, not on the
+    # group's.
     return {p for p in topic.partition_indexes if (p in offsets or p in pending) and p not in seen}
 
 
@@ -364,8 +363,9 @@ def remember_deleted(group: Group, ids: Collection[bytes]) -> None:
 
 
 def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], bool]) -> dict[str, set[int]]:
-    """Remove the pending offsets for which `is_gone(topic, partition, offset)` is true, and the entries that
-    have no offsets left. Return the partitions of the removed offsets by topic.
+    """Remove the pending offsets for which `is_gone(topic, partition, offset)` is true.
+
+    Return the partitions of the removed offsets by topic.
     """
     gone: dict[str, set[int]] = {}
     kept: list[PendingOffsets] = []
@@ -387,7 +387,7 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
 def _without(
     entry: PendingOffsets, is_gone: Callable[[str, int, Offset], bool], gone: dict[str, set[int]]
 ) -> tuple[dict[str, dict[int, Offset]], bool]:
-    """Return the remaining offsets of an entry, and True if any was removed. The removed offsets are added to
+    """Return the remaining offsets of an entry, and True if any was removed. The removed ones are added to
     `gone`.
     """
     left: dict[str, dict[int, Offset]] = {}

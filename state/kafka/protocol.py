@@ -153,8 +153,10 @@ step, or changes nothing and returns None.
 
 class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """The rules of one of Kafka's protocols. A handler takes the context, its request, and the address of the
-    answer. Commits and fetches of offsets differ between protocols only in who may send them, so a protocol
-    has checks for these requests instead of handlers.
+    answer.
+
+    Commits and fetches of offsets differ between protocols only in who may send them, so a protocol has
+    checks for these requests instead of handlers.
     """
 
     group_type = GroupType.KAFKA
@@ -233,7 +235,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
         return next((at_ms for at_ms, of, _ in timers if of is kind), None) == deadline.deadline_ms
 
     def _armed(self, group: G) -> Iterator[Timer]:
-        """Yield the armed timers. A quarantined group has none."""
+        """Yield the armed timers."""
         if group.quarantined is not None:
             return
         yield from self.timers(group)

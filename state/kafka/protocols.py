@@ -105,9 +105,10 @@ def _commit(
     knows_error_from: int,
     commit: Handler,
 ) -> None:
-    """Handle a commit to a group id without a group. A commit by no member creates a group without members,
-    which is a classic one. `rows` are those of a commit by a member and without one. Requests of a version
-    below `knows_error_from` do not know the error of a missing group.
+    """Handle a commit to a group id without a group.
+
+    `rows` are those of a commit by a member and without one. Versions below `knows_error_from` do not know
+    the error of a missing group.
     """
     of_member, of_no_member = rows
     if request.generation_id >= 0:
@@ -229,8 +230,9 @@ def describe_configs(context: StepContext, request: DescribeGroupConfigs, reply_
 
 
 def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: ReplyTo) -> None:
-    """Set settings of the group, which need not exist. Nothing is set if one is refused. No epoch changes,
-    because values are read where they are used (row CF22).
+    """Set settings of the group, which need not exist. Nothing is set if one is refused.
+
+    No epoch changes, because values are read where they are used (row CF22).
     """
     try:
         configs = _altered(context, request)
@@ -255,7 +257,7 @@ def _of_group(context: StepContext) -> list[GroupConfigValue]:
 
 
 def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
-    """Return the text of each setting of a group whose own settings are these."""
+    """Return the text of each setting of a group. `own` are the settings that the group itself has."""
     kept = {setting.name: own.get(setting.name, setting.default_of(config)) for setting in KEPT_SETTINGS}
     return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
 
@@ -269,7 +271,7 @@ def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
 
 
 def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
-    """Return the group's own settings after the request, sorted. Raises RequestRefused."""
+    """Return the group's own settings after the request, sorted."""
     configs = dict(context.configs)
     for name, given in sorted(request.configs.items()):
         if name not in _BY_NAME and name not in _KEPT_BY_NAME:
@@ -292,7 +294,7 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
 
 
 def _reader(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
-    """Return the function that parses a value of this setting, and the row that refuses an invalid one."""
+    """Return the row that refuses an invalid value of this setting, and the function that parses a value."""
     if name in _KEPT_BY_NAME:
         return "CF26", _KEPT_BY_NAME[name].read
     setting = _BY_NAME[name]
@@ -360,10 +362,9 @@ def general_step(
 ) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
-    `stored` is changed in place. It is the group, or the settings of a group that does not exist, or None
-    without both. The returned effects hold the new one. `now_ms` is never before the group's clock. No client
-    request raises: errors are answers. Requests, due deadlines and takeovers are events. The caller fires
-    deadlines in time order (`state.timeline`).
+    `stored` is the group, or the settings of a group that does not exist, or None. It is changed in place,
+    and the effects hold the new one. `now_ms` is never before the group's clock. No client request raises:
+    errors are answers. The caller fires deadlines in time order (`state.timeline`).
     """
     group, kept = (None, stored) if isinstance(stored, ConfigsOnly) else (stored, None)
     context = StepContext(group, group_id, cause_of(event), now_ms, config, kept=kept)
@@ -428,9 +429,7 @@ def _note_late(context: StepContext, late_by_ms: int) -> None:
 
 
 def _handle_unanswered(context: StepContext, request: Unanswered) -> None:
-    """Handle a report of the coordinator's own service, which gets no answer. Without a group it is
-    ignored.
-    """
+    """Handle a report of the coordinator's own service, which gets no answer."""
     if not context.has_group:
         return
     if isinstance(request, TopicMetadata):
@@ -450,7 +449,6 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
-    """Take a group over after an outage. The retention of ended transactions is extended by its length."""
     extend_ended_retention(context, outage.length_ms)
     if context.group.quarantined is None:
         protocol_of(context.group).take_over(context, context.group, outage)
@@ -471,7 +469,6 @@ def refuse(
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
-    """Stop the group's deadlines, and answer every parked request with an error."""
     row = context.rule("F2")
     context.group.quarantined = event.error
     context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")

@@ -31,21 +31,16 @@ class ShareGroupState(StrEnum):
 
 
 class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member of the group. Times are in milliseconds.
-
-    `subscribed_topic_names` is sorted. `previous_epoch` is the member epoch before the last target that the
-    member reached. `assigned` are the partitions that the member may fetch from, by topic id. Other members
-    may share them.
-    """
+    """One member of the group. Times are in milliseconds."""
 
     member_id: str
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    subscribed_topic_names: list[str] = []
+    subscribed_topic_names: list[str] = []  # sorted
     member_epoch: int = 0
-    previous_epoch: int = -1
-    assigned: Partitions = {}
+    previous_epoch: int = -1  # the member epoch before the last target that the member reached
+    assigned: Partitions = {}  # partitions to fetch from, which other members may share
     session_deadline_ms: int | None = None
 
     instance_id: ClassVar[None] = None
@@ -53,18 +48,19 @@ class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class InitializationTask(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to the share coordinator to initialize a partition. `task` is the open task, "" if it ended
-    with the error `error_code`. The next heartbeat then repeats the request with the same `state_epoch` and
-    `start_offset`, so that an equal epoch always means equal state (SP16). `error_code` is that of the last
-    result, 0 before the first. `at_ms` is the time of the request. `altered`: an administrator gave the start
-    offset. Such a partition may already be initialized, and stays so if the task fails.
+    """A request to the share coordinator to initialize a partition.
+
+    After an error, the next heartbeat repeats the request with the same `state_epoch` and `start_offset`, so
+    that an equal epoch always means equal state (SP16).
     """
 
-    task: str
+    task: str  # the open task, "" if it ended with the error `error_code`
     state_epoch: int
     start_offset: int
-    at_ms: int
-    error_code: int = 0
+    at_ms: int  # the time of the request
+    error_code: int = 0  # of the last result, 0 before the first
+    # An administrator gave the start offset. The partition may already be initialized, and stays so if the
+    # task fails.
     altered: bool = False
 
 
@@ -83,13 +79,11 @@ class InitializedTopic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class DeletingTopic(Struct, array_like=True, forbid_unknown_fields=True):
-    """The partitions of a topic whose deletion was requested at `at_ms`, each with the error code of its last
-    outcome, 0 before the first. `task` is the open task, "" if it ended with an error.
-    """
+    """The partitions of a topic whose deletion was requested at `at_ms`."""
 
     name: str
-    partitions: dict[int, int]
-    task: str
+    partitions: dict[int, int]  # the error code of each one's last outcome, 0 before the first
+    task: str  # the open task, "" if it ended with an error
     at_ms: int
 
 
@@ -102,15 +96,12 @@ class ParkedKind(StrEnum):
 
 
 class ParkedTopic(Struct, array_like=True, forbid_unknown_fields=True):
-    """A topic that a parked request names. `topic_id` is b"" if no topic has the name. `outcomes` are error
-    codes by partition, None before the share coordinator's answer. `refused` is the row that refused the
-    whole topic, "" if none did.
-    """
+    """A topic that a parked request names."""
 
     name: str
-    topic_id: bytes
-    outcomes: dict[int, int | None] = {}
-    refused: str = ""
+    topic_id: bytes  # b"" if no topic has the name
+    outcomes: dict[int, int | None] = {}  # error codes by partition, None while they are awaited
+    refused: str = ""  # the row that refused the whole topic, "" if none did
 
 
 class Parked(Struct, array_like=True, forbid_unknown_fields=True):
@@ -127,13 +118,8 @@ class Parked(Struct, array_like=True, forbid_unknown_fields=True):
 class ShareGroup(ModernGroup, tag="KafkaShare"):
     """The state of one share group.
 
-    `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
-    missing topic. Only the methods of this class change the members, what they subscribe to, and the target,
-    because they update what is derived. By topic id, `initializing` are the partitions whose initialization
-    is requested, `initialized` those that can be assigned, and `deleting` those whose deletion is requested.
-    `deletion` is the task that deletes the whole group, "" without one. `parked` are the requests that wait
-    for the share coordinator. At `overdue_deadline_ms` the open tasks are checked, None if no task is open or
-    all are known to be overdue. Tasks requested after `noted_until_ms` were not overdue yet.
+    Only the methods of this class change the members, what they subscribe to, and the target, because they
+    update what is derived.
     """
 
     type_name = "share"
@@ -141,14 +127,15 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
 
     members: dict[str, ShareMember] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)  # by member id
-    topics: dict[str, Topic | None] = field(default_factory=dict)
-    initializing: dict[bytes, InitializingTopic] = field(default_factory=dict)
-    initialized: dict[bytes, InitializedTopic] = field(default_factory=dict)
+    topics: dict[str, Topic | None] = field(default_factory=dict)  # None for a missing topic
+    initializing: dict[bytes, InitializingTopic] = field(default_factory=dict)  # by topic id, as the next two
+    initialized: dict[bytes, InitializedTopic] = field(default_factory=dict)  # partitions that can be used
     deleting: dict[bytes, DeletingTopic] = field(default_factory=dict)
-    deletion: str = ""
-    parked: list[Parked] = field(default_factory=list)
+    deletion: str = ""  # the task that deletes the whole group
+    parked: list[Parked] = field(default_factory=list)  # requests that wait for the share coordinator
+    # When the open tasks are checked, None if no task is open or all are known to be overdue.
     overdue_deadline_ms: int | None = None
-    noted_until_ms: int = 0
+    noted_until_ms: int = 0  # tasks requested later were not overdue yet
 
     @property
     def state(self) -> ShareGroupState:

@@ -39,8 +39,8 @@ Task = tuple[str, int]
 
 
 class StreamsGroupState(StrEnum):
-    """The state of a group. NotReady: its topics are not right, so no member has a task. The other states are
-    those of a consumer group. Source: StreamsGroupState.java.
+    """The state of a group (StreamsGroupState.java). In NotReady its topics are not right, so no member has a
+    task.
     """
 
     EMPTY = ConsumerGroupState.EMPTY.value
@@ -103,13 +103,7 @@ def task_ids(tasks: Iterable[Task]) -> list[TaskIds]:
 
 
 class StreamsGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """One member of the group, a thread of an application. Times are in milliseconds.
-
-    `previous_epoch` is the member epoch before the last write of the assignment. `assigned` are the tasks
-    that the member may run, `pending` those that it has to give up first. `assignment_epochs` has the epoch
-    of the target that assigned each active task among both. `task_offsets` and `task_end_offsets` are those
-    that the member reported last.
-    """
+    """One member of the group, a thread of an application. Times are in milliseconds."""
 
     member_id: str
     instance_id: str | None = None
@@ -122,13 +116,13 @@ class StreamsGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
     user_endpoint: StreamsEndpoint | None = None
     client_tags: dict[str, str] = {}
     member_epoch: int = 0
-    previous_epoch: int = 0
+    previous_epoch: int = 0  # the member epoch before the last write of the assignment
     state: MemberState = MemberState.STABLE
-    assigned: RoleTasks = NO_TASKS
-    pending: RoleTasks = NO_TASKS
-    assignment_epochs: dict[Task, int] = {}
-    task_offsets: dict[Task, int] = {}
-    task_end_offsets: dict[Task, int] = {}
+    assigned: RoleTasks = NO_TASKS  # that the member may run
+    pending: RoleTasks = NO_TASKS  # that the member has to give up first
+    assignment_epochs: dict[Task, int] = {}  # the epoch of the target that assigned each active task
+    task_offsets: dict[Task, int] = {}  # as the member reported last
+    task_end_offsets: dict[Task, int] = {}  # as the member reported last
     session_deadline_ms: int | None = None
     rebalance_deadline_ms: int | None = None
     revoking_since_ms: int | None = None
@@ -151,15 +145,8 @@ class StreamsGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
 class StreamsGroup(ModernGroup, tag="KafkaStreams"):
     """The state of one streams group.
 
-    `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
-    missing topic. `validated_topology_epoch` is the epoch of the topology if its topics were found right at
-    the last heartbeat, else -1. `assignment_configs` are the settings of the assignment at the last change of
-    the group epoch. `endpoint_epoch` grows when an endpoint or the tasks behind it change.
-    `shutdown_requested_by` is the member that asked to shut the application down, "" without one. Until
-    `initial_deadline_ms` no target is computed, because more members may join; it is None after that.
-
-    The holders of tasks, the readers of topics and the configured topology are derived at their first use and
-    are not stored. Only the methods of this class change what they are derived from.
+    The holders of tasks, the readers of topics and the configured topology are derived and not stored. Only
+    the methods of this class change what they are derived from.
     """
 
     type_name = "streams"
@@ -169,13 +156,13 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     target: dict[str, RoleTasks] = field(default_factory=dict)  # by member id
     target_assignor: str = ""  # the name of the assignor that computed the target
-    topics: dict[str, Topic | None] = field(default_factory=dict)
+    topics: dict[str, Topic | None] = field(default_factory=dict)  # None for a missing topic
     topology: StreamsTopology | None = None
-    validated_topology_epoch: int = -1
-    assignment_configs: dict[str, str] = field(default_factory=dict)
-    endpoint_epoch: int = 0
-    shutdown_requested_by: str = ""
-    initial_deadline_ms: int | None = None
+    validated_topology_epoch: int = -1  # that of the topology if its topics were right at the last heartbeat
+    assignment_configs: dict[str, str] = field(default_factory=dict)  # at the last change of the group epoch
+    endpoint_epoch: int = 0  # grows when an endpoint or the tasks behind it change
+    shutdown_requested_by: str = ""  # a member id
+    initial_deadline_ms: int | None = None  # until then no target is computed, because more members may join
 
     @property
     def state(self) -> StreamsGroupState:
@@ -197,8 +184,9 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return True if a target assignment has to be computed, or a member has not reached it. A member
-        that has just joined, or is away, does not count.
+        """Return True if a target assignment has to be computed, or a member has not reached it.
+
+        A member that has just joined, or is away, does not count.
         """
         epoch = self.assignment_epoch
         return self.group_epoch > epoch or any(
@@ -263,8 +251,9 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
 
     @cached_property
     def configured(self) -> ConfiguredTopology | TopologyProblem | None:
-        """The topology with the numbers of partitions and tasks that follow from the known topics, or why it
-        is not ready. None without a topology, and if no topics can make it ready.
+        """The topology with its numbers of partitions and tasks, or why it is not ready.
+
+        None without a topology, and if no topics can make it ready.
         """
         try:
             return configure(self.topology, self.topics) if self.topology is not None else None
@@ -284,8 +273,9 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
 
     @cached_property
     def held(self) -> dict[Task, dict[str, set[Role]]]:
-        """The roles in which members hold each task, by member id. A member holds the tasks that are assigned
-        to it or that it has to give up.
+        """The roles in which members hold each task, by member id.
+
+        A member holds the tasks that are assigned to it or that it has to give up.
         """
         held: dict[Task, dict[str, set[Role]]] = {}
         for member in self.members.values():

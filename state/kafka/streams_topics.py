@@ -34,8 +34,10 @@ class InvalidTopologyError(Exception):
 
 
 class ConfiguredTopology(Struct, frozen=True):
-    """A topology whose topics are right. `subtopologies` are sorted by id and have all numbers of partitions.
-    `tasks` is by the id of the subtopology, sorted.
+    """A topology whose topics are right.
+
+    `subtopologies` are sorted by id and have all numbers of partitions. `tasks` is by the id of the
+    subtopology, sorted.
     """
 
     subtopologies: list[Subtopology]
@@ -43,21 +45,17 @@ class ConfiguredTopology(Struct, frozen=True):
 
 
 class TopologyProblem(Struct, frozen=True):
-    """The first reason why a topology is not ready: the status of its members, a text for people, and the
-    topics concerned. `create` are missing internal topics that are known not to exist, sorted by name.
-    `is_too_large`: there are more tasks than a group may have.
-    """
+    """The first reason why a topology is not ready: the status of its members and a text for people."""
 
     status: StatusCode
     detail: str
-    topics: list[str]
+    topics: list[str]  # that the reason is about
+    # Missing internal topics that are known not to exist, sorted by name.
     create: list[CreatableStreamsTopic] = []
-    is_too_large: bool = False
+    is_too_large: bool = False  # there are more tasks than a group may have
 
 
 class _Problem(Exception):
-    """The topology is not ready."""
-
     def __init__(self, status: StatusCode, detail: str, *topics: str, is_too_large: bool = False) -> None:
         super().__init__(detail)
         self.problem = TopologyProblem(status, detail, sorted(topics), is_too_large=is_too_large)
@@ -113,8 +111,9 @@ def malformed_topology(topology: StreamsTopology) -> str | None:
 
 
 def difference(known: StreamsTopology, sent: StreamsTopology) -> str | None:
-    """Return the first difference of the topology that a member sends from that of the group, or None. The
-    order of lists counts, too (row KST3).
+    """Row KST3: return the first difference between a member's topology and the group's, or None.
+
+    The order of lists counts, too.
     """
     if known == sent:
         return None
@@ -132,8 +131,9 @@ def difference(known: StreamsTopology, sent: StreamsTopology) -> str | None:
 
 
 def configure(topology: StreamsTopology, known: KnownTopics) -> ConfiguredTopology | TopologyProblem:
-    """Return the topology with all its numbers of partitions and tasks, or the first reason why it is not
-    ready (row KST5). InvalidTopologyError: it can never be ready.
+    """Row KST5: return the topology with all its numbers of partitions and tasks, or why it is not ready.
+
+    InvalidTopologyError: it can never be ready.
     """
     try:
         return _Configuration(topology, known).configure()
@@ -142,15 +142,13 @@ def configure(topology: StreamsTopology, known: KnownTopics) -> ConfiguredTopolo
 
 
 class _Configuration:
-    """The computation of one configured topology. `_decided` are the numbers of partitions that internal
-    topics should have.
-    """
+    """The computation of one configured topology."""
 
     def __init__(self, topology: StreamsTopology, known: KnownTopics) -> None:
         self._subtopologies = sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
         self._known = known
         self._existing = {name: topic.partitions for name, topic in known.items() if topic is not None}
-        self._decided: dict[str, int] = {}
+        self._decided: dict[str, int] = {}  # for internal topics
         self._fixed = {
             topic.name: topic.partitions
             for subtopology in self._subtopologies
@@ -174,7 +172,7 @@ class _Configuration:
         )
 
     def _check_sources(self) -> None:
-        """Row KST6: all source topics exist."""
+        """Row KST6."""
         sources = {name for one in self._subtopologies for name in one.source_topics}
         if missing := sorted(sources - self._existing.keys()):
             status = StatusCode.MISSING_SOURCE_TOPICS
@@ -182,10 +180,10 @@ class _Configuration:
 
     def _decide_repartition_topics(self) -> None:
         """Row KST7: a topic has the number that the client fixed, or else the largest number of the topics
-        from which it is written. Those may be repartition topics.
+        from which it is written.
 
         Kafka visits the subtopologies in rounds, and a visit decides all sinks if the number of any source is
-        known. Here the heap has the visits that decide, by round and index, so each subtopology has one.
+        known. The heap has the visits that decide, by round and index, so each subtopology has one.
         """
         self._decided.update(self._fixed)
         readers: dict[str, list[int]] = {}
@@ -212,7 +210,7 @@ class _Configuration:
         return found
 
     def _largest(self, subtopology: Subtopology) -> int:
-        """Return the largest known number of a topic that the subtopology reads, -1 without any."""
+        """Return the largest known number of a topic that the subtopology reads, or -1."""
         counts = [self._existing[name] for name in subtopology.source_topics]
         counts += [self._decided.get(name, -1) for name in _names(subtopology.repartition_source_topics)]
         return max(counts, default=-1)
@@ -231,9 +229,7 @@ class _Configuration:
             )
 
     def _copartition(self, subtopology: Subtopology, group: CopartitionGroup) -> None:
-        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions. A group without topics
-        is ignored.
-        """
+        """Rows KST8 and KST9: copartitioned topics have equal numbers of partitions."""
         read = subtopology.repartition_source_topics
         repartition = [read[index].name for index in group.repartition_source_topics]
         sources = [subtopology.source_topics[index] for index in group.source_topics]
@@ -260,7 +256,7 @@ class _Configuration:
         return _same_count(self._fixed)
 
     def _count(self, name: str) -> int:
-        """Return the number of partitions of a source or repartition topic: the real one if it exists."""
+        """Return the number of partitions of a source or repartition topic."""
         count = self._existing.get(name)
         return self._decided[name] if count is None else count
 
@@ -279,7 +275,6 @@ class _Configuration:
                 self._decided[name] = tasks[subtopology.subtopology_id].count
 
     def _internal_topics(self) -> dict[str, StreamsTopicInfo]:
-        """Return the repartition and changelog topics that the topology needs, sorted by name."""
         found = {
             topic.name: replace(topic, partitions=self._decided[topic.name])
             for one in self._subtopologies
@@ -289,7 +284,7 @@ class _Configuration:
         return dict(sorted(found.items()))
 
     def _check_internal_topics(self, internal: Mapping[str, StreamsTopicInfo]) -> None:
-        """Row KST12: internal topics that exist have the right numbers of partitions."""
+        """Row KST12."""
         for name, topic in internal.items():
             exists = self._existing.get(name)
             if exists is not None and exists != topic.partitions:
@@ -297,9 +292,7 @@ class _Configuration:
                 raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.", name)
 
     def _missing(self, internal: Mapping[str, StreamsTopicInfo]) -> TopologyProblem | None:
-        """Row KST13: internal topics that do not exist have to be created. A topic of which nothing is known
-        may exist, so it is not in `create`.
-        """
+        """Row KST13."""
         missing = {name: topic for name, topic in internal.items() if name not in self._existing}
         if not missing:
             return None
@@ -312,6 +305,7 @@ class _Configuration:
                     name, topic.partitions, topic.replication_factor or -1, topic.topic_configs
                 )
                 for name, topic in missing.items()
+                # A topic of which nothing is known may exist.
                 if name in self._known
             ],
         )
@@ -329,7 +323,7 @@ def _same_count(counts: Mapping[str, int]) -> int:
 
 
 def _check_number(tasks: Mapping[str, SubtopologyTasks]) -> None:
-    """Row KSQ14: a group has at most `TASKS_MAX` tasks."""
+    """Row KSQ14."""
     number = sum(one.count for one in tasks.values())
     if number > TASKS_MAX:
         detail = f"The topology has {number} tasks. The maximum is {TASKS_MAX}."
@@ -337,7 +331,6 @@ def _check_number(tasks: Mapping[str, SubtopologyTasks]) -> None:
 
 
 def _with_counts(subtopology: Subtopology, internal: Mapping[str, StreamsTopicInfo]) -> Subtopology:
-    """Return the subtopology with the decided numbers of partitions."""
     return replace(
         subtopology,
         repartition_source_topics=[internal[one.name] for one in subtopology.repartition_source_topics],

@@ -44,14 +44,14 @@ def validate_protocols(context: StepContext, request: JoinGroup) -> RuleAndError
 
 
 def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Record the partition counts that a JoinGroup reports, and return None. If the group would have too many
-    partitions, record nothing and return the refusal (row M5).
+    """Record the partition counts that a JoinGroup reports, and return None.
 
-    Row M3: the highest count reported for a topic holds, because some members see late that a topic grew.
+    If the group would have too many partitions, record nothing and return the refusal (row M5).
     """
     group, most = context.group_of(ClassicGroup), context.config.group_max_partitions
     reported = dict(group.reported_partition_counts)
     for topic, count in request.partitions_per_topic.items():
+        # Row M3: some members see late that a topic grew.
         reported[topic] = max(count, reported.get(topic, 0))
     known = group.partitions_per_topic | reported
     if _size(known.values()) > most:
@@ -67,8 +67,7 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAnd
 
 
 def settle_partitions(context: StepContext, group: ClassicGroup) -> list[str]:
-    """Set the partition counts of this generation: those reported for it, otherwise those of the last
-    generation.
+    """Set the partition counts of this generation: those reported for it, else those of the last generation.
 
     Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so such
     topics exist only if the group is older than the setting.
@@ -89,9 +88,8 @@ def settle_partitions(context: StepContext, group: ClassicGroup) -> list[str]:
 
 
 def _size(counts: Iterable[int]) -> int:
-    """Return the number of partitions of topics with these counts. A topic without partitions counts as one,
-    because its name takes space.
-    """
+    """Return the number of partitions of topics with these counts."""
+    # A topic without partitions counts as one, because its name takes space.
     return sum(max(count, 1) for count in counts)
 
 
@@ -110,12 +108,12 @@ def _topics_for_coordinator(group: ClassicGroup, request: JoinGroup) -> set[str]
 def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
     """Return the assignment of the new generation, by member id.
 
-    `last_generation` is the generation whose assignment the members still have. Nothing here can fail,
-    because `validate_protocols` checked every protocol.
+    `last_generation` is the generation whose assignment the members still have.
     """
     assignor = COORDINATOR_ASSIGNORS[group.protocol_name or ""]
     subscriptions = {}
     for member in group.members.values():
+        # This cannot fail, because `validate_protocols` checked every protocol.
         subscription = decode_subscription(member.metadata(group.protocol_name))
         subscription = with_last_assignment(assignor, subscription, _last_assigned(member), last_generation)
         subscriptions[member.member_id] = MemberSubscription(subscription, member.group_instance_id)
@@ -124,10 +122,10 @@ def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
 
 
 def _last_assigned(member: ClassicGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the member's last assignment, empty if the leader's bytes are not an assignment."""
     try:
         return decode_assignment(member.assignment).partitions
     except ProtocolError:
+        # The leader's bytes are not an assignment.
         return ()
 
 
@@ -187,16 +185,16 @@ def subscriptions_if_different(by_member: Subscriptions | None) -> Subscriptions
 
 
 def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:
-    """Store what an accepted JoinGroup reported of the topics. The latest report counts, because no other
-    source reports to a classic group.
+    """Store what an accepted JoinGroup reported of the topics.
 
-    Only a lower partition count of the same topic is ignored, because a topic never loses partitions. A
-    reported name is no longer requested from the topic watcher.
+    The latest report counts, because no other source reports to a classic group. Only a lower partition count
+    of the same topic is ignored, because a topic never loses partitions.
     """
     for name, image in (reported or {}).items():
         topic = topic_of(image)
         if not is_more_of(group.topics.get(name), topic):
             group.topics[name] = topic
+    # The topic watcher need not look up a reported topic.
     if group.wanted_topics and reported:
         group.wanted_topics = [name for name in group.wanted_topics if name not in reported]
 

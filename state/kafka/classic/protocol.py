@@ -154,7 +154,7 @@ def _handle_join_deadline(context: StepContext) -> None:
 
 
 def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
-    """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
+    """Row Y2 (KAFKA-12890)."""
     row = context.rule("Y2")
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]
@@ -231,12 +231,10 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     # F3, F4).
 
     def take_over(self, context: StepContext, group: ClassicGroup, outage: Outage) -> None:
-        """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat
-        was handled in it.
+        """Restart all sessions and shift all other timers by the length of the outage.
 
-        No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
-        (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
-        docs/rules.md.
+        In Kafka, too, a new coordinator restarts all sessions (GroupMetadataManager.onLoaded). Kafka also
+        restarts every rebalance; here a rebalance continues, see docs/rules.md.
         """
         if not (group.members or group.pending_members):
             return
@@ -253,8 +251,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     def shift_deadlines(self, context: StepContext, group: ClassicGroup, by_ms: int) -> None:
         """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still.
 
-        The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The
-        time of a retention pass is not.
+        The time of a retention pass is not shifted.
         """
         for member in group.members.values():
             if member.is_new and member.heartbeat_deadline_ms is not None:
@@ -280,11 +277,11 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
             member.is_new = False
 
     def release(self, context: StepContext, group: ClassicGroup) -> int | None:
-        """Row F4: renew the deadline of a rebalance that is due at the release. Return the end of the join
-        phase in ms, if there is one.
+        """Row F4: give a rebalance whose deadline is due its full time again. Return the end of the join
+        phase in ms, or None.
 
-        That deadline is the one whose handling raised. It gets its full time again, because waiting members
-        were answered with an error and have to come back.
+        The handling of that deadline raised, so waiting members were answered with an error and have to come
+        back.
         """
         phase = group.join_phase
         if phase is not None and phase.deadline_ms <= context.now_ms:

@@ -116,8 +116,9 @@ def prepare(
     member_id: str | None = None,
     client_reason: str | None = None,
 ) -> None:
-    """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
-    to it, `member_id` the member that caused it, or None if no single member did.
+    """Rows R1 to R5: start a rebalance, in which every member has to join again.
+
+    `rule` is the row that led to it, `member_id` the member that caused it, or None if no single member did.
     """
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
@@ -228,8 +229,9 @@ def complete_join(context: StepContext, group: ClassicGroup) -> None:
 
 
 def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleId) -> list[str]:
-    """Answer every parked JoinGroup and await a SyncGroup of every member. Return the topics that
-    `settle_partitions` omits.
+    """Answer every parked JoinGroup and await a SyncGroup of every member.
+
+    Return the topics that `settle_partitions` omits.
     """
     group.protocol_name = group.select_protocol()
     by_member = assignment.subscriptions(group)
@@ -427,9 +429,7 @@ def replace_static_member(
 def _replace_member(
     context: StepContext, group: ClassicGroup, rule: RuleId, old: ClassicGroupMember, member_id: str
 ) -> ClassicGroupMember:
-    """Row W1: fence the old id's parked requests, and replace the old member with a copy that has the new
-    id.
-    """
+    """Row W1: fence the old id's parked requests, and replace the member with a copy that has the new id."""
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
         context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
@@ -464,9 +464,9 @@ def _answer_without_rebalance(
     member: ClassicGroupMember,
     old_leader_id: str | None,
 ) -> None:
-    """Row W2: answer at once. A returning leader must not assign again, so the answer has skip_assignment.
-    Versions without that field get the leader's old id as the leader.
-    """
+    """Row W2."""
+    # A returning leader must not assign again. Versions without skip_assignment get the leader's old id as
+    # the leader.
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = group.leader_id == member.member_id
         answer_join(context, group, rule, reply_to, member, skip_assignment=is_leader)

@@ -98,7 +98,7 @@ def _sender(group: ClassicGroup, request: Heartbeat | OffsetCommit) -> ClassicGr
 
 
 def _renew_session(group: ClassicGroup, member: ClassicGroupMember, now_ms: int) -> int:
-    """Set the clock of the group, and return the new deadline of the member's session."""
+    """Set the group's clock, and return the new deadline of the member's session."""
     group.clock_ms = now_ms
     member.heartbeat_deadline_ms = now_ms + max(member.session_timeout_ms, 0)
     return member.heartbeat_deadline_ms

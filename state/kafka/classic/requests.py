@@ -52,7 +52,7 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
 
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J6 to J8: refuse the JoinGroup if the group is full, else admit its known or new member."""
+    """Rows J6 to J8."""
     group = context.group_of(ClassicGroup)
     if not _accept_joining_member(context, group, request.member_id):
         return _refuse_for_size(context, group, request, reply_to)
@@ -91,7 +91,7 @@ def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id:
 def _refuse_for_size(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
+    """Row J6. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
@@ -107,7 +107,7 @@ def _refuse_for_size(
 def _join_new_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Rows N2 to N6: a JoinGroup without a member id."""
+    """Rows N2 to N6."""
     if not _supports_protocols(context, group, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, "")
@@ -127,8 +127,9 @@ def _join_new_member(
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
-    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes the group's
-    known topics. Return True if it is accepted.
+    """Rows M3 and M5: return True if the JoinGroup is accepted.
+
+    This is its last check, because only an accepted JoinGroup changes the group's known topics.
     """
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
@@ -150,9 +151,8 @@ def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to:
 def _require_member_id(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Row N5: answer with the member id to join with (KIP-394), so that a lost answer leaves no ghost
-    member.
-    """
+    """Row N5: answer with the member id to join with (KIP-394)."""
+    # A lost answer then leaves no ghost member.
     deadline_ms = context.deadline(request.session_timeout_ms)
     context.group_of(ClassicGroup).pending_members[member_id] = PendingMember(
         request.client_id, request.client_host, deadline_ms
@@ -172,7 +172,7 @@ def _require_member_id(
 def _join_existing_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Rows E2 to E5: a JoinGroup with a member id."""
+    """Rows E2 to E5."""
     if not _supports_protocols(context, group, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, request.member_id)
@@ -198,8 +198,10 @@ def _rejoin(
     reply_to: ReplyTo,
     member: ClassicGroupMember,
 ) -> None:
-    """Rows E6 to E11: handle a JoinGroup of a known member. A member that missed its answer gets it again,
-    and as in Kafka the timeouts of its request are then ignored.
+    """Rows E6 to E11.
+
+    A member that missed its answer gets it again, and as in Kafka the timeouts of its request are then
+    ignored.
     """
     same_protocols = member.protocols == request.protocols
     match group.state:
@@ -246,7 +248,7 @@ def _rejoin_and_rebalance(
 
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
-    """Rows U1 (Empty) and U2: return True if the offered protocols fit the group."""
+    """Rows U1 and U2."""
     context.rule("U1" if group.state is GroupState.EMPTY else "U2")
     return group.supports_protocols(request.protocol_type, request.protocols)
 
@@ -321,7 +323,7 @@ def validate_sync(
 
 
 def _differ(given: str | None, own: str | None) -> bool:
-    """Return True if both values are set and differ. A group in its first rebalance has no protocol yet."""
+    # A group in its first rebalance has no protocol yet.
     return given is not None and own is not None and given != own
 
 
@@ -364,8 +366,9 @@ def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to
 
 
 def _oversized_sync(context: StepContext, request: OversizedRequest) -> RuleAndError:
-    """Rows S0 to S6, S10, S11: return the row and the error for a SyncGroup that is too large for the log. If
-    it carries the group's assignment, the rebalance starts again.
+    """Rows S0 to S6, S10, S11: answer a SyncGroup that is too large for the log.
+
+    If it carries the group's assignment, the rebalance starts again.
     """
     group = context.group_of(ClassicGroup)
     refusal = validate_sync(context, group, request)
@@ -467,11 +470,7 @@ def _remove_member(
 def _maybe_prepare_rebalance_or_complete_join(
     context: StepContext, group: ClassicGroup, gone: list[LeavingMember]
 ) -> None:
-    """Rows L7 and L8: start a rebalance after members have left, or complete the join phase of the running
-    one.
-
-    As in Kafka, a pending id that leaves a formed group starts a rebalance.
-    """
+    """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
         rebalance.maybe_complete_join(context, group)

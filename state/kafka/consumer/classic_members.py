@@ -80,8 +80,8 @@ def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused
 
 
 def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Row CV2: an Empty group becomes a classic group if a new group would accept the JoinGroup. Kafka
-    deletes the group even if the JoinGroup is refused.
+    """Row CV2: join a new classic group in place of the Empty consumer group. Kafka deletes the consumer
+    group even if it then refuses the JoinGroup.
     """
     row = context.rule("CV2")
     error = ErrorCode.NONE
@@ -98,8 +98,8 @@ def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyT
 
 
 def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows CV4 to CV18, CV35: handle a JoinGroup to a group with members. Raise RequestRefused, before
-    anything is changed, if the sender may not join.
+    """Rows CV4 to CV18 and CV35: handle a JoinGroup to a group with members. RequestRefused is raised before
+    anything changes.
     """
     group = context.group_of(ConsumerGroup)
     _check_policy(context)
@@ -124,14 +124,13 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         context.rule("CV15")
         _join_and_downgrade(context, group, request, reply_to, sender, subscription)
         return
-    member = _member(context, request, sender)
+    member = _find_or_admit(context, request, sender)
     row = context.rule("CV16")
     update_and_reconcile(context, group, member, _update(request, member, subscription), owned)
     _answer(context, row, request, reply_to, member)
 
 
 def _check_policy(context: StepContext) -> None:
-    """Row CV35: raise RequestRefused if the migration policy allows no classic members in this group."""
     if not migration.allows_classic_members(context):
         message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
         raise RequestRefused(
@@ -140,9 +139,7 @@ def _check_policy(context: StepContext) -> None:
 
 
 def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV4: refuse a new member if the group is full. As with HB20, a returning static member does not
-    count.
-    """
+    # As with HB20, a returning static member does not count.
     if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
         message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
         raise RequestRefused(
@@ -151,9 +148,6 @@ def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) 
 
 
 def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV5: raise RequestRefused unless one of the request's protocols is offered by every classic member
-    of the group.
-    """
     classic = [member.classic for member in group.members.values() if member.classic is not None]
     offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
     is_shared = any(offered[protocol.name] == len(classic) for protocol in request.protocols)
@@ -167,9 +161,7 @@ def _client(request: JoinGroup) -> ClientIdentity:
 
 
 def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> SenderIdentity:
-    """Rows CV7 and CV9 to CV14: return the sender's identity. Raise RequestRefused if its instance id is
-    unknown or belongs to another member.
-    """
+    """Rows CV7 and CV9 to CV14."""
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
         context.rule("CV7")
@@ -202,9 +194,7 @@ def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
 def _owned(
     context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
 ) -> Partitions:
-    """Return the partitions that the sender owns, by topic id. Row MI14: raise RequestRefused if one of these
-    topic ids is unknown.
-    """
+    """Return the partitions that the sender owns, by topic id."""
     found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
     owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
     if unknown:
@@ -216,14 +206,13 @@ def _owned(
 def _check_capacity(
     context: StepContext, request: JoinGroup, sender: SenderIdentity, subscription: Subscription
 ) -> None:
-    """Raise RequestRefused if the sender's subscription would exceed the group's maximum of partitions."""
     most = context.config.group_max_partitions
     message = f"the group would have too many partitions: group.max.partitions is {most}"
     topics = set(subscription.topics)
     check_capacity(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
 
 
-def _member(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
+def _find_or_admit(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
     """Return the sender's member. A new member is added, or replaces the static member."""
     member, why = sender.member, request.reason
     if member is None:
@@ -253,8 +242,8 @@ def _update(request: JoinGroup, member: ConsumerMember, subscription: Subscripti
 def _answer(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: ConsumerMember
 ) -> None:
-    """Rows CV17 and CV18: answer the JoinGroup. The member now has to sync and to renew its session."""
     assert member.classic is not None
+    # The member now has to sync and to renew its session.
     member.classic.sync_deadline_ms = context.deadline(request.rebalance_timeout_ms)
     arm_session(context, member)
     context.reply(
@@ -276,14 +265,13 @@ def _join_and_downgrade(
     sender: SenderIdentity,
     subscription: Subscription,
 ) -> None:
-    """Rows DN7 and DN8: the sender replaces the last member on the consumer protocol. If all members have
-    their target, the target becomes the classic generation's assignment, and the sender is answered at once.
-    Otherwise a rebalance starts, in which this JoinGroup is parked. Kafka differs twice: it answers with
-    generation 0 when a rebalance starts, and it starts none if another member has not reached its target, so
-    two members have the same partition for a time.
+    """Rows DN7 and DN8: the sender replaces the last member on the consumer protocol.
+
+    Kafka differs twice: it answers with generation 0 when a rebalance starts, and it starts none if another
+    member has not reached its target, so two members have the same partition for a time.
     """
     is_settled = _needs_no_rebalance(context, group, sender, subscription)
-    member = _member(context, request, sender)
+    member = _find_or_admit(context, request, sender)
     member.client_id, member.client_host = request.client_id, request.client_host
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.classic = ClassicMember(request.session_timeout_ms, request.protocols)
@@ -406,7 +394,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
 def _validate(
     context: StepContext, group: ConsumerGroup, request: SyncGroup | Heartbeat
 ) -> RuleAndError | None:
-    """Rows CV19 to CV22: return the first row that applies with its error, or None if none applies."""
+    """Rows CV19 to CV22: return the first row that applies with its error, or None."""
     error = group.validate_instance(request.member_id, request.group_instance_id)
     if error is ErrorCode.FENCED_INSTANCE_ID:
         return context.rule("CV20"), error
@@ -431,15 +419,13 @@ def _differ(given: str | None, own: str) -> bool:
 
 
 def _is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Row CV29: return True if the member's epoch is below the target's.
-
-    A new group epoch alone makes no member join again: its target has to be computed first (KAFKA-20272).
+    """Row CV29. A new group epoch alone makes no member join again: its target has to be computed first
+    (KAFKA-20272).
     """
     return member.member_epoch < group.assignment_epoch
 
 
 def _has_to_join(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return True if another JoinGroup would advance the member towards its target."""
     if _is_behind(group, member):
         context.rule("CV29")
         return True
@@ -459,15 +445,15 @@ def _are_all_released(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _await_join(context: StepContext, member: ConsumerMember, classic: ClassicMember) -> None:
-    """Row TM4: arm the member's join timer unless it is armed."""
+    """Row TM4."""
     if classic.join_deadline_ms is None:
         classic.join_deadline_ms = context.deadline(member.rebalance_timeout_ms)
 
 
 def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup) -> None:
-    """Row DN13: compute a due target at a Heartbeat if the group has no members on the consumer protocol.
+    """Row DN13: compute a due target at a Heartbeat if the group has only classic members.
 
-    Otherwise the partitions of a member that left stay unassigned (as they do in Kafka), because classic
+    Without this, the partitions of a member that left stay unassigned, as they do in Kafka, because classic
     members that have their target do not join again.
     """
     if any(member.classic is None for member in group.members.values()):
@@ -482,9 +468,7 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
 def _leave_one(
     context: StepContext, group: ConsumerGroup, leaving: LeavingMember, found: dict[str, str | None]
 ) -> RuleAndError:
-    """Rows CV31 to CV33: decide whether a member may leave. If it may, it is added to `found` with its
-    client's reason.
-    """
+    """Rows CV31 to CV33: add a member that may leave to `found`, with its client's reason."""
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if instance_id is not None and not member_id:
         member_id = group.static_members.get(instance_id, "")

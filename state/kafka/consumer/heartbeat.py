@@ -79,7 +79,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
 
 
 def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and the message, or None if it is valid."""
+    """Return the row that finds the request invalid, with the message, or None."""
     epoch = request.member_epoch
     needs_id = (
         request.api_version >= FIRST_VERSION_WITH_CLIENTS_MEMBER_ID
@@ -187,14 +187,12 @@ def _joining_with_instance(
 
 
 def _is_replaceable(owner: ConsumerMember) -> bool:
-    """Return True if another process may take over the member's instance id: the member left temporarily, or
-    is on the classic protocol, where instance ids are not released.
-    """
+    """Return True if another process may take over the member's instance id."""
+    # The classic protocol does not release instance ids.
     return owner.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH or owner.classic is not None
 
 
 def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
-    """Return the member id that the client chose, or a new one by the coordinator (row HB21)."""
     if request.member_id:
         return request.member_id
     context.rule("HB21")
@@ -224,11 +222,7 @@ def check_instance(
 def _check_epoch(
     context: StepContext, request: ConsumerGroupHeartbeat, member: ConsumerMember, owned: Owned | None
 ) -> RuleId:
-    """Rows HB25 to HB28: return the row that accepts the request's epoch, or raise RequestRefused.
-
-    The previous epoch is accepted from a client that owns only partitions that the member may use, because
-    the answer with the new epoch may have been lost.
-    """
+    """Rows HB25 to HB28: return the row that accepts the request's epoch."""
     received = request.member_epoch
     if received == member.member_epoch:
         return context.rule("HB26")
@@ -238,6 +232,7 @@ def _check_epoch(
         if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
             why = "it has left for a while"
     else:
+        # The answer with the new epoch may have been lost.
         if received == member.previous_epoch and owned is not None and _is_part_of(owned, member.assigned):
             return context.rule("HB27")
         row = context.rule("HB28")
@@ -276,14 +271,13 @@ def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
 
 
 def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMember) -> None:
-    """Free the partitions that the static member was revoking. It keeps the others until its session ends,
-    and that deadline is not renewed. Its state is STABLE, because it waits for nothing (unlike KAFKA-20641).
-    """
+    """Free the partitions that the static member was revoking. It keeps the others until its session ends."""
     if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         return
     kept = {topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.assigned.items()}
     context.group_of(ConsumerGroup).assign(member, kept, {})
     member.member_epoch = LEAVE_GROUP_STATIC_MEMBER_EPOCH
+    # The member waits for nothing (unlike KAFKA-20641).
     member.state = MemberState.STABLE
     member.rebalance_deadline_ms = None
     member.revoking_since_ms = None
@@ -307,8 +301,9 @@ _KIND = "consumer group"
 
 
 def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Create a consumer group for a request that joins, or convert the classic group to one. Raise
-    RequestRefused if the request does not join, or the group cannot be converted.
+    """Create a consumer group for a joining member, or convert the classic group to one.
+
+    Raise RequestRefused if the request does not join, or the group cannot be converted.
     """
     if request.member_epoch != 0:
         raise _no_consumer_group(context, leaves=request.member_epoch < 0)
@@ -360,7 +355,7 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
         if request.member_epoch < 0:
             leave(context, request, reply_to)
         else:
-            _beat(context, request, reply_to)
+            _handle_heartbeat(context, request, reply_to)
     except RequestRefused as refused:
         context.undo()
         if refused.after is not None:
@@ -369,10 +364,7 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
         answer_refused(context, request, reply_to, refused)
 
 
-def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle the heartbeat of a member or of a sender that joins. Raise RequestRefused if it may not
-    continue.
-    """
+def _handle_heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     owned = _owned(request.topic_partitions)
     group = context.group_of(ConsumerGroup)
     sender = identify(context, request, owned)
@@ -381,7 +373,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         context.save()
     if request.topics is not None:
         merge_reported(context, group, request.topics)
-    member = _member(context, request, sender)
+    member = _find_or_admit(context, request, sender)
     assigned_before = member.assigned
     update_and_reconcile(context, group, member, _update(request, member), owned)
     arm_session(context, member)
@@ -399,7 +391,6 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
 
 
 def _check_capacity(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
-    """Raise RequestRefused if the sender's subscription would exceed the group's maximum of partitions."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
         return
@@ -423,13 +414,15 @@ def _check_capacity(context: StepContext, request: ConsumerGroupHeartbeat, sende
 
 
 def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> bool:
-    """Return True if the request changes its member's pattern. The pattern may still be refused."""
+    """Return True if the request changes its member's pattern, which may still be refused."""
     before = sender.predecessor
     regex = request.subscribed_topic_regex
     return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
 
 
-def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> ConsumerMember:
+def _find_or_admit(
+    context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity
+) -> ConsumerMember:
     """Return the sender's member. A new member is added, or replaces the static member."""
     member = sender.member
     if member is None:
@@ -458,9 +451,9 @@ def _record_return(
 
 
 def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
-    """Return the member's fields after the request. Fields that the request omits keep their values."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     assignor, timeout_ms = request.server_assignor, request.rebalance_timeout_ms
+    # Fields that the request omits keep their values.
     return Update(
         client_id=request.client_id,
         client_host=request.client_host,
@@ -476,7 +469,7 @@ def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
 
 
 def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> RegexResolution | None:
-    """Return the topics that the request reports for the member's pattern, None if it reports none."""
+    """Return the topics that the request reports for the member's pattern, or None."""
     if request.subscribed_topic_regex is not None or not request.looked:
         return request.regex
     return request.looked.get(member.subscribed_topic_regex)
@@ -485,7 +478,7 @@ def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Rege
 def _answer_row(
     context: StepContext, request: ConsumerGroupHeartbeat, has_changed: bool
 ) -> tuple[RuleId, bool]:
-    """Return the row of the answer, and True if the answer has the assignment (rows HB58 to HB61)."""
+    """Rows HB58 to HB61: return the row of the answer, and True if the answer has the assignment."""
     if request.member_epoch == 0:
         return context.rule("HB58"), True
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None

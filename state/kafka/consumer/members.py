@@ -35,9 +35,10 @@ from state.kafka.modern import (
 
 
 class Update(Struct, frozen=True, kw_only=True):
-    """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` has the
-    topics that the pattern matches, None if the sender does not know them. With `checks_topics` the sender
-    filters them by ACLs. Times are in ms.
+    """The fields of a member after the request.
+
+    `subscribed_topic_names` is sorted. `resolution` has the topics that the pattern matches, or None if the
+    sender does not know them. With `checks_topics`, the sender filters topics by ACLs.
     """
 
     client_id: str
@@ -54,8 +55,9 @@ class Update(Struct, frozen=True, kw_only=True):
 
 
 def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> bool:
-    """Update the member, and raise the group epoch if the group needs a new target. Return True if the
-    member's subscription has changed. Raise RequestRefused for an invalid pattern.
+    """Update the member, and raise the group epoch if the group needs a new target.
+
+    Return True if the member's subscription has changed. Raise RequestRefused for an invalid pattern.
     """
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
     asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
@@ -94,9 +96,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
 def _change(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update
 ) -> RegexChange:
-    """Prepare the group for the member's pattern, and return the change of the pattern or its topics. Raise
-    RequestRefused for an invalid pattern.
-    """
+    """Prepare the group for the member's pattern. Raise RequestRefused for an invalid pattern."""
     regex = update.subscribed_topic_regex
     is_new = regex != member.subscribed_topic_regex
     begins_checks = update.checks_topics and bool(regex) and regex not in group.checked_regexes
@@ -106,9 +106,7 @@ def _change(
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
-    """Row HB48: set the fields of the member. The timers of the classic protocol are in `classic`, so they
-    end when `classic` is replaced.
-    """
+    """Row HB48."""
     if update.instance_id != member.instance_id:
         if member.instance_id is not None:
             del group.static_members[member.instance_id]
@@ -123,6 +121,7 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
     member.rebalance_timeout_ms = update.rebalance_timeout_ms
     member.server_assignor = update.server_assignor
     group.subscribe(member, update.subscribed_topic_names, update.subscribed_topic_regex)
+    # The timers of the classic protocol are in `classic`, so they end here.
     member.classic = update.classic
 
 
@@ -134,8 +133,10 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
 
 
 class SenderIdentity(Struct, frozen=True):
-    """The sender of a request that joins or continues. `member` is None if the sender is new. `replaced` is
-    the static member that the sender replaces. `rule` is the row that decided this.
+    """The member that a request comes from.
+
+    `member` is None if the sender is new. `replaced` is the static member whose place the sender takes.
+    `rule` is the row that decided this.
     """
 
     rule: RuleId
@@ -170,8 +171,9 @@ def check_capacity(
     event: EntryType | None,
 ) -> None:
     """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
-    one group. `reported` are the topics that the request reports. The refusal has the text `message` and the
-    history entry `event`.
+    one group.
+
+    `reported` are the topics that the request reports. `message` and `event` belong to the refusal.
     """
     before = sender.predecessor
     member_id = sender.member_id if before is None else before.member_id
@@ -188,8 +190,9 @@ def admit(
     *,
     client_reason: str | None = None,
 ) -> ConsumerMember:
-    """Add the new sender to the members, or replace the member with its instance id. `reason` is the
-    history's sentence about a new member.
+    """Add the sender as a new member, or replace the member with its instance id.
+
+    `reason` goes into the history entry of a new member.
     """
     if sender.replaced is not None:
         return _replace_member(context, sender.rule, sender.replaced, sender.member_id, client)
@@ -211,8 +214,8 @@ def update_and_reconcile(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update, owned: Owned | None
 ) -> None:
     """Update the member and the group epoch, compute a due target, and move the member one step towards it.
-    `owned` are the partitions that the request reports, None if it reports none. Raise RequestRefused for an
-    invalid pattern.
+
+    `owned` are the partitions that the request reports, or None. Raise RequestRefused for an invalid pattern.
     """
     subscription_changed = update_member(context, group, member, update)
     maybe_update_target(context, group)
@@ -222,10 +225,7 @@ def update_and_reconcile(
 def _replace_member(
     context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: ClientIdentity
 ) -> ConsumerMember:
-    """Replace a static member with a copy under a new member id. The old member's timers end. The new member
-    is at epoch 0, with the old one's partitions, subscription and target. If the new id already has a member,
-    that member's partitions are lost and the group needs a new target.
-    """
+    """Replace a static member with a copy at epoch 0, under a new member id."""
     group = context.group_of(ConsumerGroup)
     target = group.target.get(old.member_id)
     member = ConsumerMember(
@@ -245,6 +245,7 @@ def _replace_member(
     )
     assigned, pending = old.assigned, old.pending_revocation
     remove_member(group, old)
+    # If the new id already has a member, its partitions are lost, and the group needs a new target.
     other = group.members.get(member_id)
     if other is not None:
         remove_member(group, other)
@@ -296,9 +297,11 @@ def fence(
 ) -> None:
     """Remove the members with these ids (at least one), and raise the group epoch once.
 
-    No target is computed: the next heartbeat or JoinGroup does it. `reason` is a part of a sentence, such as
-    "left the group". `client_reasons` are the clients' own, by member id. If all remaining members are on the
-    classic protocol, the group may become a classic group.
+    No target is computed: the next heartbeat or JoinGroup does it. If only classic members remain, the group
+    may become a classic group.
+
+    `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
+    member id.
     """
     group = context.group_of(ConsumerGroup)
     for member_id in member_ids:

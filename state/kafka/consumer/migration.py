@@ -68,8 +68,9 @@ def _policy(context: StepContext) -> MigrationPolicy:
 def by_topic_id(
     partitions: Iterable[TopicPartition], topics: Mapping[str, Topic | None]
 ) -> tuple[Partitions, list[str]]:
-    """Return the distinct partitions by topic id, and the sorted names that are not in `topics`. Topics that
-    no longer exist are left out.
+    """Return the distinct partitions by topic id, and the sorted names that are not in `topics`.
+
+    A topic that is None in `topics` does not exist and is left out.
     """
     numbers: dict[bytes, set[int]] = {}
     unknown = set()
@@ -85,7 +86,8 @@ def by_topic_id(
 def assignment_bytes(
     partitions: AssignedPartitions | Partitions, names: Mapping[bytes, str], subscription: bytes
 ) -> bytes:
-    """Return the partitions as the assignment of a classic member, in the version of its subscription.
+    """Encode the partitions as a classic member's assignment, in the version of its `subscription`.
+
     `names` are names of topics by id. A topic without a name is left out.
     """
     by_name = {
@@ -96,9 +98,8 @@ def assignment_bytes(
 
 
 def _version(subscription: bytes) -> int:
-    """Return the version of a subscription, or the lowest version if it is unreadable: only the first
-    protocol of a JoinGroup is checked for its version.
-    """
+    """Return the version of a subscription, or the lowest version if it is unreadable."""
+    # Only the first protocol of a JoinGroup has its version checked.
     try:
         return max(decode_version(subscription), 0)
     except ProtocolError:
@@ -113,8 +114,9 @@ def _version(subscription: bytes) -> int:
 
 
 def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> bool:
-    """If the members that remain after a removal allow it, convert the group to a classic group, start a
-    rebalance and return True. `reason` says who was removed and why.
+    """Convert the group to a classic group and start a rebalance, if the remaining members allow it.
+
+    Return True if it was converted. `reason` says who was removed and why.
     """
     if not group.members or any(member.classic is None for member in group.members.values()):
         return False
@@ -168,7 +170,7 @@ def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
 
 
 def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
-    """Return the classic group that replaces a consumer group. Rows DN2 to DN5 and DN11."""
+    """Rows DN2 to DN5 and DN11."""
     group = ClassicGroup(
         **{name: getattr(old, name) for name in Group.__struct_fields__},
         state=GroupState.STABLE,
@@ -230,16 +232,16 @@ WANTED_TOPICS_MAX = 1_000
 
 
 class _ParsedMember(Struct, frozen=True):
-    """A classic member's subscription and its partitions."""
-
     member: ClassicGroupMember
     subscription: Subscription
     partitions: tuple[TopicPartition, ...]
 
 
 def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Convert the classic group to the consumer protocol, because `request` joins it. Its members continue as
-    classic members and keep their partitions. Raises RequestRefused if the group cannot be upgraded.
+    """Convert the classic group to the consumer protocol, because `request` joins it.
+
+    Its members continue as classic members and keep their partitions. Raises RequestRefused if the group
+    cannot be upgraded.
     """
     group = context.group_of(ClassicGroup)
     _check(context, group)
@@ -268,11 +270,9 @@ def _check(context: StepContext, group: ClassicGroup) -> None:
 
 
 def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
-    """Row UP2: read the members' subscriptions and assignments. Assignments with an application's own
-    assignor data, or in which two members have the same partition, cannot be converted.
+    """Row UP2: read the members' subscriptions and assignments.
 
-    A member whose assignment a rebalance took away keeps what its JoinGroup says it owns, because a
-    cooperative client uses it until it syncs. In Kafka it keeps nothing (row UP9).
+    A group is refused if an assignment has an assignor's own data, or if two members have the same partition.
     """
     parsed = []
     owners: dict[TopicPartition, str] = {}
@@ -284,6 +284,8 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
             why = f"the bytes of member {member.member_id} are unreadable: {error}"
             raise _refused(context, context.rule("UP2"), why) from None
         if assignment is None:
+            # A rebalance took its assignment away. It keeps what its JoinGroup owns, which a cooperative
+            # client uses until it syncs. In Kafka it keeps nothing (row UP9).
             free = tuple(p for p in subscription.owned_partitions if p not in owners)
             assignment = Assignment(free)
         if assignment.user_data:
@@ -301,9 +303,8 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
 
 
 def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
-    """Return the member's metadata for the group's protocol. Before the first generation, and for a member
-    that no longer offers that protocol, it is the metadata of the protocol that the member lists first.
-    """
+    # Before the first generation, or if the member no longer offers the group's protocol, its first protocol
+    # counts.
     offered = {protocol.name: protocol.metadata for protocol in reversed(member.protocols)}
     return offered.get(group.protocol_name or "", member.protocols[0].metadata)
 
@@ -311,11 +312,7 @@ def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
 def _by_topic_id(
     context: StepContext, group: ClassicGroup, parsed: list[_ParsedMember]
 ) -> dict[str, Partitions]:
-    """Row UP5: return the partitions of each member, by member id.
-
-    Row MI14: raise RequestRefused if the id of an assigned topic is unknown, because a member would lose
-    partitions in use.
-    """
+    """Row UP5: return the partitions of each member, by member id."""
     assigned, wanted = {}, set[str]()
     for one in parsed:
         assigned[one.member.member_id], unknown = by_topic_id(one.partitions, group.topics)
@@ -325,6 +322,7 @@ def _by_topic_id(
         return assigned
     names = listed(sorted(wanted), "topic")
     message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
+    # A member would lose partitions in use.
     raise RequestRefused(
         context.rule("MI14"),
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -335,7 +333,7 @@ def _by_topic_id(
 
 
 def _request_topics(context: StepContext, topics: list[str]) -> None:
-    """Store the unknown topic names in the restored classic group, for the topic watcher."""
+    # The topic watcher looks them up.
     context.group_of(ClassicGroup).wanted_topics = topics
 
 
@@ -345,7 +343,7 @@ def _refused(context: StepContext, rule: RuleId, why: str) -> RequestRefused:
 
 
 def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
-    """Row UP3: end the rebalance. Members that wait for it have to join again."""
+    """Row UP3: members that wait for the rebalance have to join again."""
     error = ErrorCode.REBALANCE_IN_PROGRESS
     for member in group.members.values():
         if member.parked_join is not None:
@@ -362,12 +360,7 @@ def _convert(
     assigned: dict[str, Partitions],
     request: ConsumerGroupHeartbeat,
 ) -> None:
-    """Rows UP4 to UP6: replace the classic group by a consumer group.
-
-    The last assignment may lack a partition, because not every member has synced or a topic has grown. Then
-    no fingerprint is stored, so the joiner's heartbeat raises the epoch and a target is computed. In Kafka
-    such a partition stays without a member if the joiner replaces a static member with the same topics.
-    """
+    """Rows UP4 to UP6: replace the classic group by a consumer group."""
     epoch = old.generation or FIRST_EPOCH
     group = ConsumerGroup(
         **{name: getattr(old, name) for name in Group.__struct_fields__},
@@ -378,6 +371,9 @@ def _convert(
         target=assigned,
         topics=old.topics,
     )
+    # The last assignment may lack a partition, because not every member has synced or a topic has grown.
+    # Without a fingerprint, the joiner's heartbeat raises the epoch and a target is computed. In Kafka such a
+    # partition stays without a member if the joiner replaces a static member with the same topics.
     is_complete = _is_complete(group)
     if is_complete:
         group.metadata_hash = fingerprint(group)

@@ -84,7 +84,7 @@ def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) 
 def _described_member(
     group: ConsumerGroup, member: ConsumerMember, names: Mapping[bytes, str]
 ) -> ConsumerGroupMemberDescription:
-    """Row AD4: describe a member. Its assignment includes partitions that it has not revoked yet (AD5)."""
+    """Row AD4. The assignment includes partitions that the member has not revoked yet (AD5)."""
     held: dict[bytes, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():
@@ -204,13 +204,11 @@ FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 def _validate_epoch(
     context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
 ) -> RuleAndError:
-    """Rows OF7 to OF13: return the row and the error for a commit with this epoch. The whole request is
-    refused if the member may not commit one of its partitions.
-    """
+    """Rows OF7 to OF13. The whole commit is refused if the member may not commit one of its partitions."""
     if epoch == member.member_epoch:
         return context.rule("OF7"), ErrorCode.NONE
     if epoch > member.member_epoch:
-        return context.rule("OF8"), _stale(member)
+        return context.rule("OF8"), _epoch_error(member)
     context.rule("OF9")
     for topic in topics:
         topic_id = _topic_id(context.group_of(ConsumerGroup), topic)
@@ -219,12 +217,11 @@ def _validate_epoch(
             if since is None or epoch < since:
                 row = context.rule("OF11" if since is None else "OF12")
                 context.rule("OF13")
-                return row, _stale(member)
+                return row, _epoch_error(member)
     return context.rule("OF10"), ErrorCode.NONE
 
 
 def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
-    """Return the request's topic id, else the id that the group knows for the topic's name."""
     if topic.topic_id is not None:
         return topic.topic_id.bytes
     known = group.topics.get(topic.name)
@@ -232,17 +229,14 @@ def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
 
 
 def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition: int) -> int | None:
-    """Return the epoch at which the member got the partition, or None if the partition is not the
-    member's.
-    """
+    """Return the epoch at which the member got the partition, or None if it does not have it."""
     if topic_id is None:
         return None
     assigned = member.assigned.get(topic_id, {})
     return assigned.get(partition, member.pending_revocation.get(topic_id, {}).get(partition))
 
 
-def _stale(member: ConsumerMember) -> ErrorCode:
-    """Return the error for a wrong epoch in the member's own protocol."""
+def _epoch_error(member: ConsumerMember) -> ErrorCode:
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -305,9 +299,8 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
     # Deadlines after an outage (row F5) or a quarantine (row F4), in which time stood still. Row TM12.
 
     def take_over(self, context: StepContext, group: ConsumerGroup, outage: Outage) -> None:
-        """Restart all sessions and shift all other timers by the length of the outage. The topics are
-        compared again, because they may have changed meanwhile (row MD11).
-        """
+        """Restart all sessions and shift all other timers by the length of the outage."""
+        # Row MD11: topics may have changed meanwhile.
         group.metadata_stale = True
         if not group.members:
             return
@@ -333,10 +326,9 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
                 classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
 
     def release(self, context: StepContext, group: ConsumerGroup) -> None:
-        """Row F4: renew the deadlines of members that are due at the release.
+        """Row F4: give due deadlines of members their full time again.
 
-        One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
-        would fire it at once, and the group would be quarantined again.
+        Otherwise the deadline whose handling raised would fire at once and quarantine the group again.
         """
         for member in group.members.values():
             full_ms = max(member.rebalance_timeout_ms, JOIN_EXTENSION_MIN_MS)
@@ -356,10 +348,10 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
 
     def settle(self, context: StepContext, group: ConsumerGroup, before: Before) -> None:
         """Record that the group has become Stable or Empty, and the time of each change of its state.
-        `before` is the state before the step, `Empty` for a new group.
 
-        Every change of the state has a history entry, so a step without an entry costs nothing here.
+        `before` is the state before the step, `Empty` for a new group.
         """
+        # Every change of the state has a history entry.
         if not context.has_history:
             return
         state_before, was_rebalancing = before
@@ -417,7 +409,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         if member is None:
             return context.rule("OF22"), ErrorCode.UNKNOWN_MEMBER_ID
         row = context.rule("OF23")
-        return None if request.member_epoch == member.member_epoch else (row, _stale(member))
+        return None if request.member_epoch == member.member_epoch else (row, _epoch_error(member))
 
 
 CONSUMER = ConsumerProtocol()

@@ -49,8 +49,10 @@ def begin_checks(context: StepContext, group: ConsumerGroup, pattern: str) -> No
 
 
 def is_check_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bool:
-    """Return True if a checked pattern needs another check: its topics have changed, or the last check is
-    older than `group.consumer.regex.refresh.interval.ms`, so members' rights may have changed.
+    """Return True if a checked pattern needs another check.
+
+    Its topics have changed, or the last check is older than `group.consumer.regex.refresh.interval.ms`, so
+    members' rights may have changed.
     """
     checked = group.checked_regexes.get(pattern)
     if checked is None:
@@ -93,8 +95,7 @@ def record_check(
 ) -> None:
     """Record a member's check of a pattern, if the result was filtered or the pattern is a checked one.
 
-    `has_entry` is True if the history already has an entry about the result. A changed digest always needs an
-    entry, because it notifies the topic watcher.
+    `has_entry` is True if the history already has an entry about the result.
     """
     before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
@@ -103,6 +104,7 @@ def record_check(
     seen = "" if resolution.seen is UNSET else resolution.seen
     requested_at_ms = None if before is None else before.asked_at_ms
     _keep_checked(group, pattern, CheckedRegex(seen, context.now_ms, requested_at_ms, is_wanted=not seen))
+    # A changed digest always needs an entry, which notifies the topic watcher.
     if not has_entry and (before is None or before.seen != seen):
         reason = f"the pattern {pattern!r} was checked again and matches the same topics"
         context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=sorted(resolution.topics))
@@ -119,10 +121,7 @@ def record_failed_check(context: StepContext, group: ConsumerGroup, pattern: str
 def filter_watcher_results(
     context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
-    """Return the part of the watcher's results that the group accepts.
-
-    Topics that no member's check found are removed from a checked pattern's result (row RA2).
-    """
+    """Return the part of the watcher's results that the group accepts (row RA2)."""
     return {
         pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
         for pattern, result in patterns.items()
@@ -133,8 +132,9 @@ def filter_watcher_results(
 def request_checks(
     context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> bool:
-    """Request a check of each checked pattern whose topics changed for the watcher since the last check (row
-    RA5). Return True if there is such a pattern.
+    """Row RA5: request a check of each checked pattern whose topics the watcher found changed.
+
+    Return True if there is one.
     """
     differing = [
         pattern
@@ -153,7 +153,7 @@ def request_checks(
 def _allowed(
     context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution
 ) -> RegexResolution:
-    """Return the watcher's result without the topics that no member's check found (row RA2)."""
+    """Row RA2: drop the topics that no member's check found."""
     context.rule("RA2")
     known = set(group.resolved_regexes[pattern].topics)
     return replace(result, topics={name: image for name, image in result.topics.items() if name in known})
@@ -164,8 +164,10 @@ def _keep_checked(group: ConsumerGroup, pattern: str, checked: CheckedRegex) -> 
 
 
 class RegexChange(Enum):
-    """A change of a member's pattern. UPDATED_AND_RESOLVED: the matching topics are known, so a new target
-    assignment can take them into account. REFRESHED: the pattern is the same and matches other topics.
+    """A change of a member's pattern.
+
+    UPDATED_AND_RESOLVED: the matching topics are known, so a new target can use them. REFRESHED: the same
+    pattern matches other topics.
     """
 
     NONE = "none"
@@ -185,9 +187,9 @@ def update_regex(
 ) -> RegexChange:
     """Prepare the group for the member's new pattern, before the member has it. `new` is "" for no pattern.
 
-    `resolution` is the sender's result for the pattern, or None if it sent none. With `checks_topics` the
-    sender filters results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern
-    is new to the group and is not a regular expression.
+    `resolution` is the sender's result for the pattern, or None. With `checks_topics` the sender filters
+    results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern is new to the
+    group and is not a regular expression.
     """
     if new == member.subscribed_topic_regex:
         context.rule("RG4a")
@@ -208,7 +210,6 @@ def _change_pattern(
     *,
     checks_topics: bool,
 ) -> RegexChange:
-    """Change the pattern of the member."""
     old = member.subscribed_topic_regex
     others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
     if old and old not in others:
@@ -243,7 +244,7 @@ def _add_pattern(
 def _resolve_at_once(
     context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
 ) -> RegexChange:
-    """Use the result that came with the request. Without a result, wait for the watcher (row RX4)."""
+    """Use the result that came with the request. Without one, wait for the watcher (row RX4)."""
     if not _is_usable(resolution):
         context.rule("RX4")
         return RegexChange.UPDATED
@@ -261,8 +262,10 @@ def _refresh(
     *,
     checks_topics: bool,
 ) -> RegexChange:
-    """Row RG5d: use the result of a request that repeats its pattern if the group has no result or an old
-    one. The fingerprint is then compared again. Row RA3: use a due check, or the first filtered result.
+    """Rows RG5d and RA3: use the result of a request that repeats its pattern.
+
+    It counts if the group has no result or an old one, if a check is due, or if it is the first filtered
+    result.
     """
     if not pattern or resolution is None:
         return RegexChange.NONE
@@ -280,6 +283,7 @@ def _refresh(
         return RegexChange.NONE
     row = context.rule("RA3" if is_check else "RG5d")
     has_changed = take_result(context, group, row, pattern, resolution)
+    # The fingerprint is compared again.
     group.metadata_stale = True
     context.retention_is_stale = True
     return RegexChange.REFRESHED if is_check and has_changed else RegexChange.NONE
@@ -334,7 +338,7 @@ def _set_resolved(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> 
 def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexResolved) -> None:
     """Store the results of the patterns that members have. One new epoch covers all changes.
 
-    No target is computed here. Members get the new epoch by their next heartbeats.
+    No target is computed. Members get the new epoch by their next heartbeats.
     """
     members = group.members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}

@@ -51,7 +51,7 @@ def arm_session(context: StepContext, member: ConsumerMember) -> None:
 
 def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
-    is over. The request has already been applied to the members.
+    is over.
     """
     if not is_target_due(context, SETTINGS, current="TA1", too_early="TA2"):
         return
@@ -62,9 +62,9 @@ def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
-    """Return the name of the assignor that most members request (rows TA9 to TA13), in a tie the one that is
-    configured first. A name that is not configured does not count. If no member requests an assignor, return
-    the first one that is configured.
+    """Rows TA9 to TA13: return the name of the configured assignor that most members request.
+
+    In a tie, and without any request, the one that is configured first wins.
     """
     votes = Counter(member.server_assignor for member in group.members.values())
     return max(config.group_consumer_assignors, key=lambda name: votes[name])
@@ -73,9 +73,7 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
 def _run_assignor(
     group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]
 ) -> Mapping[str, list[TopicPartition]]:
-    """Run the assignor, which assigns by topic name (rows TA14 to TA19, TA28, TA29). Each member has an
-    entry.
-    """
+    """Rows TA14 to TA19, TA28 and TA29. Each member has an entry in the result."""
     counts = {name: topic.partitions for name, topic in topics.items()}
     names = {topic.topic_id: name for name, topic in topics.items()}
     subscriptions = {
@@ -88,9 +86,7 @@ def _run_assignor(
 def _subscription(
     group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic], names: Mapping[bytes, str]
 ) -> Subscription:
-    """Return the member's existing topics, and its last target as its owned partitions. Topic ids that no
-    longer belong to one of its topics are left out.
-    """
+    """Return the member's existing topics, and its last target as its owned partitions."""
     subscribed = group.topics_of(member) & topics.keys()
     owned = [
         TopicPartition(name, number)
@@ -128,7 +124,7 @@ def store_topic_images(
 
 
 def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
-    """Leave deleted topics out of what patterns matched, so that one new epoch covers both."""
+    # One new epoch covers the deletion and the new results.
     group.resolved_regexes = {
         pattern: replace(resolved, topics=[topic for topic in resolved.topics if topic not in names])
         for pattern, resolved in group.resolved_regexes.items()
@@ -136,9 +132,7 @@ def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
 
 
 def forget_unused(context: StepContext) -> None:
-    """Forget the results of patterns that no member subscribes to (row HB45). Forget the topics without a
-    subscriber that are in no assignment and in no target (row MI15).
-    """
+    """Forget results of patterns without a subscriber (row HB45), and unused topics (row MI15)."""
     group = context.group_of(ConsumerGroup)
     if group.resolved_regexes or group.checked_regexes:
         patterns = {member.subscribed_topic_regex for member in group.members.values()}
@@ -168,7 +162,7 @@ C = TypeVar("C", bound=Collection[int])
 _NAMED_MEMBERS = 3
 
 
-class _Next(Struct, frozen=True):
+class _NextState(Struct, frozen=True):
     """A member's next state. `waits_for` are partitions of its target that other members hold."""
 
     rule: RuleId
@@ -186,9 +180,10 @@ def reconcile(
     owned: Owned | None,
     subscription_changed: bool,
 ) -> None:
-    """Move the member one step towards the group's target assignment. `owned` are the partitions that the
-    request reports. If it is None, the client counts as owning all that was assigned to it.
-    `subscription_changed` is True if the request changed the topics that the member subscribes to.
+    """Move the member one step towards the group's target assignment.
+
+    `owned` are the partitions that the request reports. If it is None, the client counts as owning all that
+    was assigned to it.
     """
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
@@ -204,7 +199,7 @@ def _step(
     member: ConsumerMember,
     owned: Owned | None,
     subscription_changed: bool,
-) -> _Next | None:
+) -> _NextState | None:
     """Return the member's next state, or None if it does not change."""
     match member.state:
         case MemberState.STABLE:
@@ -229,10 +224,8 @@ def _step(
 
 def _advance(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
-) -> _Next:
-    """Return the member's next state on its way to its target. Topics that the member does not subscribe to
-    count as absent from its target.
-    """
+) -> _NextState:
+    """Return the member's next state on its way to its target."""
     epoch, was = group.assignment_epoch, member.state
     target = group.target.get(member.member_id, {})
     subscribed = _subscribed_ids(group, member)
@@ -242,21 +235,22 @@ def _advance(
     waits_for: Partitions = {}
     for topic_id in sorted(target.keys() | member.assigned.keys()):
         has = member.assigned.get(topic_id, {})
+        # A topic that the member does not subscribe to counts as absent from its target.
         wanted = target.get(topic_id, []) if topic_id in subscribed else []
-        _set(keep, topic_id, {number: has[number] for number in wanted if number in has})
+        _set_unless_empty(keep, topic_id, {number: has[number] for number in wanted if number in has})
         kept = keep.get(topic_id, {})
-        _set(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
+        _set_unless_empty(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
         holders = group.held.get(topic_id, {})
         missing = [number for number in wanted if number not in kept]
         # A partition whose revocation the member acknowledges by this request is free for it.
         taken = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
-        _set(waits_for, topic_id, taken)
-        _set(add, topic_id, sorted(set(missing).difference(taken)))
+        _set_unless_empty(waits_for, topic_id, taken)
+        _set_unless_empty(add, topic_id, sorted(set(missing).difference(taken)))
     if revoke and _has_any(owned, revoke):
         if was is MemberState.UNREVOKED_PARTITIONS:
             context.rule("RC16")
         row, unrevoked = context.rule("RC9"), MemberState.UNREVOKED_PARTITIONS
-        return _Next(row, member.member_epoch, unrevoked, keep, revoke, waits_for)
+        return _NextState(row, member.member_epoch, unrevoked, keep, revoke, waits_for)
     if was is MemberState.UNRELEASED_PARTITIONS:
         if add:
             context.rule("RC18")
@@ -267,15 +261,13 @@ def _advance(
     for topic_id, numbers in add.items():
         numbered = keep.get(topic_id, {}) | dict.fromkeys(numbers, epoch)
         keep[topic_id] = dict(sorted(numbered.items()))
-    return _Next(row, epoch, state, dict(sorted(keep.items())), {}, waits_for)
+    return _NextState(row, epoch, state, dict(sorted(keep.items())), {}, waits_for)
 
 
 def _shrink(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
-) -> _Next | None:
-    """Return the member's next state, at its current epoch, without the topics that it no longer subscribes
-    to, or None if it has no such topics.
-    """
+) -> _NextState | None:
+    """Return the member's next state without the topics that it no longer subscribes to, or None."""
     subscribed = _subscribed_ids(group, member)
     dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not dropped:
@@ -288,16 +280,13 @@ def _shrink(
         pending[topic_id] = dict(sorted(numbers.items()))
     if _has_any(owned, pending):
         row, unrevoked = context.rule("RC14"), MemberState.UNREVOKED_PARTITIONS
-        return _Next(row, member.member_epoch, unrevoked, keep, dict(sorted(pending.items())))
+        return _NextState(row, member.member_epoch, unrevoked, keep, dict(sorted(pending.items())))
     row = context.rule("RC15")
-    return _Next(row, member.member_epoch, member.state, keep, member.pending_revocation)
+    return _NextState(row, member.member_epoch, member.state, keep, member.pending_revocation)
 
 
-def _store(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _Next) -> None:
-    """Store the member's new state, arm or disarm its rebalance timer (TM3), and add a history entry.
-
-    If only `previous_epoch` changes, nothing is recorded.
-    """
+def _store(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _NextState) -> None:
+    """Store the member's new state, arm or disarm its rebalance timer (TM3), and add a history entry."""
     member.previous_epoch = member.member_epoch
     if (new.epoch, new.state, new.assigned, new.pending) == (
         member.member_epoch,
@@ -336,14 +325,12 @@ def _store(context: StepContext, group: ConsumerGroup, member: ConsumerMember, n
 def _reason(
     group: ConsumerGroup,
     member: ConsumerMember,
-    new: _Next,
+    new: _NextState,
     had: AssignedPartitions,
     revoked: AssignedPartitions,
     names: dict[bytes, str],
 ) -> str:
-    """Return a sentence about the change of the member. `revoked` are the partitions that its client has
-    revoked.
-    """
+    """Return a sentence about the change. `revoked` are the partitions that the client has revoked."""
     does = []
     if revoked:
         does.append(f"has revoked {listed_partitions(revoked, names)}")
@@ -366,7 +353,6 @@ def _reason(
 
 
 def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
-    """Return a text that lists the partitions by the members that still hold them."""
     by_holder: dict[str, Partitions] = {}
     for topic_id, numbers in waits_for.items():
         for number in numbers:
@@ -377,30 +363,25 @@ def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[byt
 
 
 def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:
-    """Return the partitions of the first argument that are not in the second."""
     partitions: Partitions = {}
     for topic_id, numbers in of.items():
-        _set(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
+        _set_unless_empty(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
     return partitions
 
 
-def _set(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
-    """Set the partitions of a topic. A topic without partitions gets no entry."""
+def _set_unless_empty(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
     if numbers:
         partitions[topic_id] = numbers
 
 
 def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember) -> set[bytes]:
-    """Return the ids of the topics that the member subscribes to and that exist."""
     topics = (group.topics.get(name) for name in group.topics_of(member))
     return {topic.topic_id for topic in topics if topic is not None}
 
 
 def _has_any(owned: Owned | None, partitions: AssignedPartitions) -> bool:
-    """Return True if the client still has one of the partitions. A client that does not report its partitions
-    counts as having them.
-    """
     if owned is None:
+        # A client that does not report its partitions counts as having them.
         return True
     return any(
         number in partitions.get(topic_id, {}) for topic_id, numbers in owned.items() for number in numbers

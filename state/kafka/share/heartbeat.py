@@ -78,7 +78,7 @@ def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
 
 
 def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and the message, or None if it is valid."""
+    """Return the row that finds the request invalid, with the message, or None."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
     if is_blank(request.member_id):
@@ -103,8 +103,9 @@ def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, 
 def identify(
     context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat
 ) -> tuple[RuleId, ShareMember | None]:
-    """Return the row that identifies the sender, and the sender's member, or None for a new sender. Nothing
-    changes. Raise RequestRefused if the sender may not continue.
+    """Return the row that identifies the sender, and its member, or None for a new sender.
+
+    Nothing changes. Raise RequestRefused if the sender may not continue.
     """
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
@@ -117,7 +118,7 @@ def identify(
 
 
 def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:
-    """Row SH14: refuse a new member if the group is full, whatever the request's epoch."""
+    """Row SH14. The request's epoch does not matter."""
     max_size = context.config.group_share_max_size
     if member is not None or len(group.members) < max_size:
         return
@@ -128,9 +129,7 @@ def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | N
 
 
 def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
-    """Rows SH18 to SH20: return the row that accepts the request's epoch, or raise RequestRefused. The
-    previous epoch is accepted, because the answer with the new epoch may have been lost.
-    """
+    """Rows SH18 to SH20: return the row that accepts the request's epoch."""
     epoch, previous = member.member_epoch, member.previous_epoch
     if received == epoch:
         return context.rule("SH18")
@@ -138,6 +137,7 @@ def _check_epoch(context: StepContext, received: int, member: ShareMember) -> Ru
         row = context.rule("SH18")
         what = f"greater member epoch ({received}) than the one known by the group coordinator ({epoch})"
     elif received == previous:
+        # The answer with the new epoch may have been lost.
         return context.rule("SH19")
     else:
         row = context.rule("SH20")
@@ -171,11 +171,10 @@ def update_member(
     request: ShareGroupHeartbeat,
     is_pending: bool,
 ) -> bool:
-    """Update the member, and raise the group epoch at most once if the group needs a new target. Return True
-    if the epoch was raised.
+    """Update the member, and raise the group epoch at most once if the group needs a new target.
 
-    `is_pending` is True if, before the request, the target did not match the initialized partitions (row
-    SH22).
+    Return True if the epoch was raised. `is_pending` is True if the target did not match the initialized
+    partitions before the request (row SH22).
     """
     before, given = member.subscribed_topic_names, request.subscribed_topic_names
     names = before if given is None else sorted(set(given))
@@ -243,9 +242,7 @@ def deadline_reached(context: StepContext, group: ShareGroup, deadline: Deadline
 
 
 def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: ShareMember, reason: str) -> None:
-    """Remove the member with its partitions, and raise the group epoch. No target is computed: the next
-    heartbeat does it.
-    """
+    """Remove the member, and raise the group epoch. No target is computed: the next heartbeat does it."""
     group.remove(member)
     context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
     forget_unused(context, group)
@@ -290,11 +287,10 @@ def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMemb
 
 
 def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
-    """Return True if a recent task for one of the member's topics is open. A task that failed with a lasting
-    error does not count, because each heartbeat requests it again (row SI14).
-    """
+    """Return True if a recent task for one of the member's topics is open."""
     since_ms = context.now_ms - _TASK_AGE_MAX_MS
     return any(
+        # Each heartbeat requests a task that failed with a lasting error again (row SI14).
         asked.task and asked.at_ms > since_ms and asked.error_code in _MAY_PASS
         for name in member.subscribed_topic_names
         if (topic := group.topics.get(name)) is not None
@@ -310,8 +306,10 @@ def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMembe
 
 
 def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_bumped: bool) -> None:
-    """Move the member to the group's target assignment. `is_bumped` is True if the request raised the group
-    epoch. Partitions of topics that the member no longer subscribes to are removed at once.
+    """Move the member to the group's target assignment.
+
+    `is_bumped` is True if the request raised the group epoch. Partitions of topics that the member no longer
+    subscribes to are removed at once.
     """
     epoch = group.assignment_epoch
     if member.member_epoch != epoch:
@@ -351,7 +349,6 @@ def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str],
 
 
 def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> Partitions:
-    """Return the partitions that are not among `others`."""
     left = {id_: sorted(set(numbers).difference(others.get(id_, ()))) for id_, numbers in partitions.items()}
     return {id_: numbers for id_, numbers in left.items() if numbers}
 
@@ -409,7 +406,7 @@ def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: Repl
     except RequestRefused as refused:
         _refuse(context, request, refused, reply_to)
     else:
-        _beat(context, group, request, row, member, reply_to)
+        _handle_heartbeat(context, group, request, row, member, reply_to)
 
 
 def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
@@ -425,7 +422,7 @@ def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat,
     context.create_group(ShareGroup, context.rule("SH12"), reason)
     group = context.group_of(ShareGroup)
     row, member = identify(context, group, request)
-    _beat(context, group, request, row, member, reply_to)
+    _handle_heartbeat(context, group, request, row, member, reply_to)
 
 
 def _refuse(
@@ -437,7 +434,7 @@ def _refuse(
     answer_refused(context, request, reply_to, refused)
 
 
-def _beat(
+def _handle_heartbeat(
     context: StepContext,
     group: ShareGroup,
     request: ShareGroupHeartbeat,
@@ -445,7 +442,7 @@ def _beat(
     known: ShareMember | None,
     reply_to: ReplyTo,
 ) -> None:
-    """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps."""
+    """Handle the heartbeat in Kafka's order of steps."""
     if request.topics is not None:
         merge_reported(context, group, request.topics)
     is_pending = is_assignment_pending(context, group)
@@ -494,10 +491,11 @@ SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment=
 
 
 def is_assignment_pending(context: StepContext, group: ShareGroup) -> bool:
-    """Row SH22: return True if the target does not match the initialized partitions of subscribed topics: one
-    of them is in no target, or a target has a partition that is not initialized. If a new target is due
-    anyway, this is not checked (row SH24). Only the topic's current id counts, not that of an earlier topic
-    of the same name. A topic that has no place in a target (row TA32) does not count.
+    """Row SH22: return True if the target does not match the initialized partitions of subscribed topics.
+
+    If a new target is due anyway, this is not checked (row SH24). Only the topic's current id counts, not
+    that of an earlier topic of the same name. A topic that has no place in a target (row TA32) does not
+    count.
     """
     if not group.initialized or group.is_rebalancing:
         return False
@@ -526,7 +524,7 @@ def _with_state(context: StepContext, group: ShareGroup) -> Iterator[tuple[str, 
 
 def maybe_update_target(context: StepContext) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
-    is over. The request has already been applied to the members.
+    is over.
     """
     if not is_target_due(context, SETTINGS, current="ST1", too_early="ST2"):
         return

@@ -73,7 +73,9 @@ def refuse_open_tasks(
 
 def check_capacity(context: StepContext, topics: Collection[ParkedTopic], new: int) -> None:
     """Raise RequestRefused if the group would have state of too many partitions (row TA31), or if too many
-    requests are parked (row SO9d). `new` is the number of partitions for which the request adds state.
+    requests are parked (row SO9d).
+
+    `new` is the number of partitions for which the request adds state.
     """
     most = context.config.group_max_partitions
     group = context.group_of(ShareGroup) if context.has_group else None
@@ -120,9 +122,7 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
 def _existing_partitions(
     request: AlterShareGroupOffsets, topics: Topics
 ) -> tuple[_Offsets, list[ParkedTopic]]:
-    """Return the start offsets of existing partitions, and the topics of the answer. If the request names a
-    partition twice, its last start offset counts.
-    """
+    """Return the start offsets of existing partitions, and the topics of the answer."""
     wanted: _Offsets = {}
     named: dict[str, ParkedTopic] = {}
     for asked in request.topics:
@@ -132,6 +132,7 @@ def _existing_partitions(
             number = partition.partition
             if topic is not None and 0 <= number < topic.partitions:
                 answer.outcomes[number] = None
+                # If the request names a partition twice, its last start offset counts.
                 wanted.setdefault(name, {})[number] = partition.start_offset
             else:
                 answer.outcomes[number] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -139,8 +140,8 @@ def _existing_partitions(
 
 
 def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
-    """Raise RequestRefused if the group would have too many partitions, or one in `wanted` has an open
-    task.
+    """Raise RequestRefused if the group would have too many partitions, or one in `wanted` has an
+    open task.
     """
     new = sum(map(len, wanted.values()))
     if context.has_group:
@@ -211,7 +212,7 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
             return
         topics = topics_of(context, request.topics, request.images)
         asked: _Asked = {}
-        named = [_named(context, group, name, topic, asked) for name, topic in topics.items()]
+        named = [_parked_topic(context, group, name, topic, asked) for name, topic in topics.items()]
         if any(topic.outcomes for topic in named):
             check_capacity(context, named, 0)
     except RequestRefused as refused:
@@ -225,11 +226,13 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
         _delete_state(context, group, asked, deadline_ms)
 
 
-def _named(
+def _parked_topic(
     context: StepContext, group: ShareGroup, name: str, topic: Topic | None, asked: _Asked
 ) -> ParkedTopic:
-    """Return the parked topic: the partitions whose outcomes the answer waits for. Add those whose deletion
-    has to be requested to `asked`. Raise RequestRefused if a partition has another open task.
+    """Return the parked topic: the partitions whose outcomes the answer waits for.
+
+    Partitions whose deletion has to be requested are added to `asked`. Raise RequestRefused if one has
+    another open task.
     """
     if topic is None:
         return ParkedTopic(name, b"", refused="SO17")

@@ -215,7 +215,7 @@ def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) 
 
 
 def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer a fetch: a share group has no committed offsets, which is not an error."""
+    # A share group has no committed offsets, which is not an error.
     answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
@@ -320,11 +320,12 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
         return group.state, not group.is_settled
 
     def settle(self, context: StepContext, group: ShareGroup, before: Before) -> None:
-        """Record that each member has its target, because the group's state does not show that, and the time
-        of each change of the state. `before` is the state before the step, `Empty` for a new group.
+        """Record that each member has its target, and the time of each change of the state.
 
-        Every change has a history entry, so a step without an entry costs nothing here.
+        The group's state does not show the former. `before` is the state before the step, `Empty` for a new
+        group.
         """
+        # Every change of the state has a history entry.
         if not context.has_history:
             return
         state_before, was_unsettled = before

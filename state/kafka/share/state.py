@@ -329,16 +329,16 @@ def request_initialization(
 
 
 def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, InitializationTask]:
-    """Return the initializations that the topic needs. A failed one is requested again unchanged (SP16). New
-    state waits until earlier state is deleted (SK6).
-    """
+    """Return the initializations that the topic needs."""
     deleting = group.deleting.get(topic.topic_id)
     if deleting is not None and deleting.task:
+        # New state waits until earlier state is deleted.
         context.rule("SK6")
         return {}
     initialized, initializing = group.initialized.get(topic.topic_id), group.initializing.get(topic.topic_id)
     asked = {} if initializing is None else initializing.partitions
     known = asked.keys() | (() if initialized is None else initialized.partitions)
+    # A failed initialization is requested again unchanged (SP16).
     again = {number: one for number, one in asked.items() if not one.task and number < topic.partitions}
     wanted = {number: replace(one, task=context.cause, at_ms=context.now_ms) for number, one in again.items()}
     if wanted:
@@ -408,7 +408,6 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
 def _mark_initialized(
     context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int
 ) -> None:
-    """Mark these partitions as initialized, so that they can be assigned."""
     names: PartitionsByTopic = {}
     for topic_id, numbers in ready.items():
         topic = group.initializing[topic_id]
@@ -446,10 +445,7 @@ def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> 
 def _next_task(
     asked: InitializationTask, outcome: ShareStatePartition
 ) -> tuple[InitializationTask | None, _Consequence]:
-    """Return the remaining task of a partition whose initialization failed (or None), and what happens next,
-    for the history. After a retriable error the task stays open. If an administrator's start offset failed,
-    the partition keeps its earlier state.
-    """
+    """Return the remaining task of a partition whose initialization failed, and what happens next."""
     code = outcome.error_code
     if code in RETRIABLE:
         return replace(asked, error_code=code), _RETRIED
@@ -459,6 +455,7 @@ def _next_task(
     if not asked.altered:
         return replace(asked, task="", error_code=code, state_epoch=epoch), _REQUESTED_AGAIN
     if epoch == asked.state_epoch:
+        # The administrator's start offset failed: the partition keeps its earlier state.
         return None, _UNCHANGED
     # The request and the epoch name the task, so that outcomes in parts lead to the same one.
     task = f"{asked.task.partition('@')[0]}@{epoch}"
@@ -530,8 +527,9 @@ def _is_being_deleted(group_id: str) -> str:
 
 
 def _cancel_altering(context: StepContext, row: RuleId) -> None:
-    """Cancel waiting AlterShareGroupOffsets requests, because the group is deleted. DeleteShareGroupOffsets
-    continues.
+    """Cancel waiting AlterShareGroupOffsets requests, because the group is deleted.
+
+    DeleteShareGroupOffsets requests still wait.
     """
     group = context.group_of(ShareGroup)
     altering = [parked for parked in group.parked if parked.kind is ParkedKind.ALTER_OFFSETS]
@@ -548,8 +546,10 @@ def request_deletion(
     deadline_ms: int,
 ) -> None:
     """Request the deletion of these partitions' state. The group has already forgotten everything else about
-    them. `partitions` are names and numbers by topic id. `why` starts the history's sentence, and `row` is
-    the row that demands the deletion.
+    them.
+
+    `partitions` are names and numbers by topic id. `why` starts the history's sentence, and `row` is the row
+    that demands the deletion.
     """
     group = context.group_of(ShareGroup)
     asked = {
@@ -605,9 +605,7 @@ def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateRes
 
 
 def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
-    """Forget the topic if all its partitions are deleted. If all remaining ones have failed, close its
-    task.
-    """
+    """Forget the topic if all its partitions are deleted. If all remaining ones failed, close its task."""
     topic = group.deleting[topic_id]
     if not topic.partitions:
         del group.deleting[topic_id]
@@ -628,8 +626,9 @@ def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsB
 
 
 def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
-    """End a deletion of the group that no longer has an open task: delete the group, or keep it if a part of
-    its state could not be deleted. The parked DeleteGroups are answered.
+    """Delete the group if its state is deleted, or keep it if a part of the state could not be deleted.
+
+    Does nothing while a task is open. The parked DeleteGroups are answered.
     """
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
@@ -652,10 +651,7 @@ T = TypeVar("T")
 
 
 def topic_metadata(context: StepContext, group: ShareGroup, request: TopicMetadata) -> None:
-    """Store the topic watcher's reports of topics that the group knows or subscribes to (row MI8).
-
-    The share coordinator deletes the state of deleted topics by itself, so the group forgets their ids.
-    """
+    """Store the topic watcher's reports of topics that the group knows or subscribes to (row MI8)."""
     known = group.names_by_id().keys()
     if not store_watched(context, group, request.topics, {*group.topics, *group.subscribed()}):
         return
@@ -668,6 +664,7 @@ def topic_metadata(context: StepContext, group: ShareGroup, request: TopicMetada
             f"the topic was deleted, and with it the state of {in_words(forgotten)}",
             partitions=forgotten,
         )
+        # The share coordinator deletes the state of deleted topics by itself.
         group.initializing = _without(group.initializing, gone)
         group.initialized = _without(group.initialized, gone)
         group.deleting = _without(group.deleting, gone)
