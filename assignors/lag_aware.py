@@ -44,7 +44,7 @@ class LagAwareAssignor:
 
     `weights` are 0 or more, 0 for partitions that are missing; `tolerance` has the unit of the weights. A
     member's earlier partitions are those in its user data, as for `sticky`, or else its owned partitions.
-    Racks are ignored. Raises ValueError for a negative weight or tolerance.
+    Raises ValueError for a negative weight or tolerance.
     """
 
     name: ClassVar[str] = "lag-aware"
@@ -85,9 +85,7 @@ def _claim(subscription: Subscription) -> Claim:
 
 
 class _LoadBalancer:
-    """A balancer of members' loads that moves some of the partitions. It changes `holder`, the member of each
-    partition, in place.
-    """
+    """A balancer of members' loads. It changes `holder`, the member of each partition, in place."""
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
         self._group = group
@@ -124,14 +122,13 @@ class _LoadBalancer:
     def _relieve_all(self) -> bool:
         """Relieve each member, the heaviest first. Return True if any partition moved."""
         heaviest_first = [member for _, member in reversed(self._members)]
-        return sum(self._relieve(member) for member in heaviest_first) > 0
+        return sum(self._move_partitions_from(member) for member in heaviest_first) > 0
 
     def _lightest(self, topic: int) -> int:
         subscribers = self._subscribers[topic]
         return next(member for _, member in self._members if member in subscribers)
 
-    def _relieve(self, member: int) -> bool:
-        """Move partitions from the member while that balances loads. Return True if any moved."""
+    def _move_partitions_from(self, member: int) -> bool:
         has_moved = False
         while (best := self._best_move(member)) is not None:
             self._move(*best)
@@ -139,9 +136,7 @@ class _LoadBalancer:
         return has_moved
 
     def _best_move(self, member: int) -> tuple[int, int] | None:
-        """Return (partition, receiver) of the move that best balances the two loads, or None if no move
-        does.
-        """
+        """Return (partition, receiver) of the move that best balances the two loads, or None."""
         best, best_gain = None, 0
         for topic, held in self._held[member].items():
             receiver = self._lightest(topic)

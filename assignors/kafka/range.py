@@ -22,9 +22,7 @@ from kafka_why.sticky.api import (
 
 @dataclass
 class _Topic:
-    """One topic during the assignment: subscribers, unassigned partitions, and each member's remaining
-    capacity.
-    """
+    """One topic during the assignment."""
 
     consumers: list[MemberId]
     rack_of: Mapping[MemberId, str]
@@ -42,10 +40,9 @@ class _Topic:
         return do_racks_matter(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
-        """Return True if the partition is near the member. A member without a rack is near all, as in
-        Kafka.
-        """
+        """Return True if the partition is near the member."""
         rack = self.rack_of.get(member_id)
+        # A member without a rack is near all, as in Kafka.
         return rack is None or rack in self.partition_racks[partition]
 
     def capacity(self, member_id: MemberId) -> int:
@@ -75,8 +72,8 @@ def assign_by_rack(
 ) -> dict[MemberId, list[TopicPartition]]:
     """Return range's assignment with near partitions first, or plain range if racks make no difference.
 
-    Topics with the same subscribers and the same number of partitions stay co-partitioned: a partition number
-    goes to the first member that is near that partition of all these topics.
+    Topics with the same subscribers and as many partitions stay co-partitioned: a partition number goes to
+    the first member that is near that partition of all these topics.
     """
     rack_of = member_racks(subscriptions)
     topics: dict[str, _Topic] = {}
@@ -108,8 +105,9 @@ def _assign_ranges(topic: _Topic, *, near_only: bool) -> None:
 
 
 def _assign_nearby_together(topics: list[_Topic]) -> None:
-    """Assign each partition number of the co-partitioned topics to one member that is near these partitions
-    and has capacity in all topics.
+    """Assign each partition number of the co-partitioned topics to one member.
+
+    The member is near these partitions and has capacity in all topics.
     """
     remaining = dict.fromkeys(topics[0].consumers)
     for partition in range(len(topics[0].partition_racks)):
@@ -128,9 +126,9 @@ class RangeAssignor:
     """Kafka's range rule. If a topic does not divide evenly, its first subscribers get one partition more.
 
     Members with the same topics get the same partition numbers of topics of equal size (co-partitioning). The
-    first members therefore get the extra partition of *every* topic. If racks of members and partitions are
-    known and make a difference, members get partitions on their own rack first (KIP-881), in shares of the
-    same size and still co-partitioned. The server-side RangeAssignor of KIP-848 is this rule without racks.
+    first members therefore get the extra partition of *every* topic. If racks make a difference, members get
+    partitions on their own rack first (KIP-881), in shares of the same size and still co-partitioned. The
+    server-side RangeAssignor of KIP-848 is this rule without racks.
     """
 
     name: Final = "range"

@@ -14,9 +14,10 @@ from kafka_why.sticky.api import NO_RACKS, consumers_per_topic, members_in_order
 
 
 class RoundRobinAssignor:
-    """Kafka's round-robin rule: each partition goes to the next member in the circle that subscribes to its
-    topic. With the same topics, members' numbers of partitions differ by at most one. With different topics
-    they may differ by much more, because members without the topic lose their turn.
+    """Kafka's round-robin rule: each partition goes to the next member that subscribes to its topic.
+
+    With the same topics, members' numbers of partitions differ by at most one. With different topics they may
+    differ by much more, because members without the topic lose their turn.
     """
 
     name: Final = "roundrobin"

@@ -38,15 +38,12 @@ def is_for_coordinator(protocol_name: str | None) -> bool:
 def with_last_assignment(
     assignor: Assignor, subscription: Subscription, partitions: tuple[TopicPartition, ...], generation_id: int
 ) -> Subscription:
-    """Return the subscription, with the partitions that the member held in this generation if it names none.
-
-    A cooperative member's subscription is returned unchanged, because a lost partition must not count as
-    owned.
-    """
+    """Return the subscription, with the member's `partitions` of `generation_id` if it names none."""
     if subscription.user_data or subscription.owned_partitions or not partitions:
         return subscription
     if isinstance(assignor, StickyAssignor):
         return replace(subscription, user_data=encode_sticky_user_data(Claim(partitions, generation_id)))
     if isinstance(assignor, UniformAssignor):
         return replace(subscription, owned_partitions=partitions, generation_id=generation_id)
+    # A cooperative member's lost partition must not count as owned.
     return subscription

@@ -60,8 +60,8 @@ def _pools(
 def quotas(partitions: int, members: int) -> list[int]:
     """Rows SB1 and SB2: return the number of partitions of each member, in the order of the members.
 
-    If there are more members than partitions, several members share each partition, the same number of
-    members for all. Kafka computes in floating point and is off by one in rare cases (SK13).
+    With more members than partitions, each partition has the same number of members. Kafka computes in
+    floating point and is off by one in rare cases (SK13).
     """
     if not partitions or not members:
         return [0] * members
@@ -109,9 +109,10 @@ def _fill(
     sharing: int,
     unfilled: list[MemberId],
 ) -> None:
-    """Row SB6: add members to each partition until it has enough. All partitions take from one cycle over the
-    members below their quota, which ends after a pass that places nothing. So a partition may have one member
-    less than the others.
+    """Row SB6: add members to each partition until it has enough.
+
+    All partitions take from one cycle over the members below their quota. The cycle ends after a pass that
+    places nothing, so a partition may have one member less than the others.
     """
     at, has_placed = 0, False
     for partition in sorted(holders, key=lambda partition: not holders[partition]):  # the held ones first

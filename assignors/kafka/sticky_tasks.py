@@ -22,9 +22,7 @@ Task = tuple[str, int]
 
 
 class TaskMember(Struct, frozen=True):
-    """A member as the assignor sees it: its process, the tasks that it has now, and the changelog offsets
-    that it reported, by task.
-    """
+    """A member as the assignor sees it: its process, its present tasks, and its changelog offsets by task."""
 
     process_id: str
     active: TasksOf = {}
@@ -47,9 +45,7 @@ class TargetTasks(Struct, frozen=True):
 
 
 class TaskAssignment(Struct, frozen=True):
-    """The target of each member by member id, and the number of missing standby copies by task: those that
-    no process can run (row KSK6).
-    """
+    """The target of each member, and the standby copies of each task that no process can run (row KSK6)."""
 
     targets: dict[str, TargetTasks]
     missing_standbys: dict[Task, int]
@@ -60,7 +56,7 @@ class NoMembersError(Exception):
 
 
 class _Member:
-    """A member while the target is computed. `count` is the number of tasks that it has in the target."""
+    """A member while the target is computed. `count` is the number of its tasks in the target."""
 
     def __init__(self, member_id: str, process: "_Process") -> None:
         self.member_id = member_id
@@ -88,25 +84,22 @@ class _Process:
         return len(self.tasks) / len(self.members)
 
     def add(self, member: _Member) -> None:
-        """Add a member without tasks. Members are added in the order of their ids, so the heap is one."""
         self.members.append(member)
+        # Members are added without tasks and in the order of their ids, so the list is a heap.
         self._heap.append((0, member.member_id, member))
 
     def least_loaded(self) -> _Member:
-        """Return the member with the fewest tasks. Counts only grow, so an outdated entry of the heap is too
-        low, and it is corrected when it is the first.
-        """
+        """Return the member with the fewest tasks."""
         while True:
             count, member_id, member = self._heap[0]
             if count == member.count:
                 return member
+            # Counts only grow, so an outdated entry is too low and comes first.
             heapreplace(self._heap, (member.count, member_id, member))
 
 
 class _Quota:
-    """The number of tasks that a member gets before tasks go to others (row KSK1). A member that reaches the
-    quota leaves the computation with its tasks, and the rest is divided again.
-    """
+    """The number of tasks that a member gets before other members get tasks (row KSK1)."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
@@ -116,15 +109,15 @@ class _Quota:
         self.tasks = -(-self._tasks // self._members) if self._members > 0 else 0
 
     def note(self, count: int) -> None:
-        """Take into account that a member now has `count` tasks."""
         if count == self.tasks:
+            # The member leaves with its tasks, and the rest is divided again.
             self._members -= 1
             self._tasks -= count
             self._divide()
 
 
 class _LeastLoaded:
-    """The processes by load, for repeated choices of the least loaded one."""
+    """The processes by load."""
 
     def __init__(self, processes: Iterable[_Process]) -> None:
         self._processes = {process.process_id: process for process in processes}
@@ -132,8 +125,9 @@ class _LeastLoaded:
         heapify(self._heap)
 
     def without(self, task: Task) -> Iterator[_Process]:
-        """Yield once: the least loaded process that does not have the task, if there is any. The caller adds
-        the task to it before it resumes the iterator.
+        """Yield at most once: the least loaded process that does not have the task.
+
+        The caller adds the task to it before it resumes the iterator.
         """
         passed = list[_Process]()
         while self._heap:
@@ -147,8 +141,6 @@ class _LeastLoaded:
 
 
 class _Builder:
-    """The computation of one target."""
-
     def __init__(
         self, members: Mapping[str, TaskMember], subtopologies: Mapping[str, SubtopologyTasks], standbys: int
     ) -> None:
@@ -227,7 +219,7 @@ class _Builder:
                 self.missing_standbys[task] = copies - given
 
     def _sticky_standby(self, task: Task) -> _Member | None:
-        """Return the member to which the state of the task makes this copy go, or None (row KSK5)."""
+        """Row KSK5: return the member that should get this copy because it has the task's state, or None."""
         owner = self._was_active.get(task)
         if owner is not None and self._may_get_copy(task, owner):
             return owner
@@ -293,8 +285,7 @@ class StickyTaskAssignor:
     ) -> TaskAssignment:
         """Return the tasks of every member, by member id.
 
-        A task that a member has now, but that no longer exists, is ignored. NoMembersError: there are tasks,
-        but no member.
+        NoMembersError: there are tasks, but no member.
         """
         builder = _Builder(members, subtopologies, num_standby_replicas)
         builder.assign_active()

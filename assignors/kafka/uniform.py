@@ -51,8 +51,8 @@ class _Builder:
         return self._holder
 
     def _topic_order(self, topic: int) -> tuple[float, int, int]:
-        """Sort key: most partitions per subscriber first, then fewest subscribers, then by name."""
         subscribers = len(self._subscribers[topic])
+        # Most partitions per subscriber first, then fewest subscribers, then by name.
         return -len(self._partitions(topic)) / subscribers, subscribers, topic
 
     def _partitions(self, topic: int) -> range:
@@ -94,9 +94,10 @@ class _Builder:
 
 
 class _Balancer:
-    """The choice of the least and the most loaded members while partitions are assigned or moved. In a round,
-    each least loaded member gets one partition. The next round includes members that now have the same load.
-    The most loaded members give up partitions in the same way. The caller updates `load`.
+    """The choice of the least and the most loaded members while partitions are assigned or moved.
+
+    In a round, each least loaded member gets one partition. The next round includes members that now have the
+    same load. The most loaded members give up partitions in the same way. The caller updates `load`.
     """
 
     def __init__(self, members: Iterable[int], load: Sequence[int]) -> None:
@@ -122,9 +123,7 @@ class _Balancer:
         return self._members[self._next_least - 1]
 
     def next_most_loaded(self, held: dict[int, list[int]]) -> int | None:
-        """Return the member that gives up the next partition, or None if no member holds one. The caller must
-        take one.
-        """
+        """Return the member that gives up the next partition, or None. The caller must take one."""
         while True:
             if self._next_most < self._most_start:
                 self._widen_most()
@@ -140,8 +139,8 @@ class _Balancer:
         return self._most_load - self._least_load <= 1
 
     def _widen_most(self) -> None:
-        """End the round: the most loaded now have one partition less, and are joined by members with that
-        load.
+        """End the round: the most loaded now have one partition less, and members with that load
+        join them.
         """
         if self._most_end <= self._most_start and self._most_start > 0:
             # All of the most loaded are excluded, because they hold none of the topic. Continue below them.

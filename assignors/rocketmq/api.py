@@ -24,8 +24,8 @@ class AllocateMessageQueueStrategy(Protocol):
     """A rule by which every client computes its own share of a topic's queues.
 
     A strategy is a pure function. All clients of a group call it with the same `mq_all` and `cid_all`, both
-    sorted (strategies do not sort), and with their own `current_cid`. If the clients' views differ, their
-    shares overlap or leave queues unassigned until the next round.
+    sorted, and with their own `current_cid`. If the clients' views differ, their shares overlap or leave
+    queues unassigned until the next round.
     """
 
     @property

@@ -73,8 +73,8 @@ class AllocateMessageQueueByConfig:
 class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):
     """Brokers are named `room@name`. Queues of rooms outside `consumeridcs` are assigned to no client.
 
-    All clients count, whatever room they are in. Queues that do not divide evenly are taken from the *end* of
-    the list: of 5 queues, 2 clients get 0, 1, 4 and 2, 3.
+    All clients count, in any room. Queues that do not divide evenly are taken from the *end* of the list: of
+    5 queues, 2 clients get 0, 1, 4 and 2, 3.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -184,9 +184,7 @@ class MachineRoomResolver(Protocol):
 
 
 class NamePrefixResolver:
-    """A resolver by names: the room is the part of a broker's name or a client id before the first "-", or ""
-    without a "-".
-    """
+    """A resolver that reads the room from a name: the part before the first "-", or "" without a "-"."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str:
         return self.consumer_deploy_in(queue.broker_name)
@@ -270,10 +268,10 @@ def allocate_for_pop(
 ) -> list[MessageQueue]:
     """Return a client's queues: its own share and those of the `pop_share_queue_num` clients after it.
 
-    If that number is not positive, or reaches all other clients, every client (in the list or not) gets all
-    queues: one entry for each queue, with ALL_QUEUES_OF_BROKER as its number. If clients outnumber queues,
-    each client gets one queue, in turns. Raises what the strategy raises, IllegalArgumentException, or
-    NullPointerException for a list that is None and is read (an empty list is not refused here).
+    If that number is not positive, or reaches all other clients, every client gets all queues: one entry for
+    each queue, with ALL_QUEUES_OF_BROKER as its number. If clients outnumber queues, each client gets one
+    queue, in turns. Raises what the strategy raises, IllegalArgumentException, or NullPointerException for a
+    list that is None and is read.
     """
     if mq_all is None or (cid_all is None and pop_share_queue_num > 0):
         raise NullPointerException
@@ -332,8 +330,9 @@ _MAKERS: Mapping[str, Callable[[StrategySettings], AllocateMessageQueueStrategy]
 
 
 def strategy_named(name: str, settings: StrategySettings) -> AllocateMessageQueueStrategy:
-    """Build the strategy. MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
-    Raises UnknownStrategy, and the errors of the strategy's constructor.
+    """Build the strategy. Raises UnknownStrategy, and the errors of the strategy's constructor.
+
+    MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
     """
     if name.startswith(NEARBY_PREFIX):
         inner = strategy_named(name.removeprefix(NEARBY_PREFIX), settings)

@@ -33,8 +33,8 @@ MAX_NAMED = 10
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
-    """Register the connection. If the group has no configuration, nothing is registered, and the answer does
-    not show it.
+    """Register the connection, unless the group has no configuration. The answer does not show the
+    difference.
 
     A heartbeat of version 2 has a fingerprint other than 0. The answer's IS_SUB_CHANGE is then true if the
     group's last heartbeat at this broker, from any client, had another fingerprint.
@@ -64,8 +64,8 @@ def register_consumer(
     """Handle a full heartbeat: register the connection and the group's topics. Return True if either changed.
 
     A newer version of a known subscription is stored without a notification. A topic that the request does
-    not name is removed. Members with different topics therefore undo each other's topics at every heartbeat,
-    and all connections are notified each time. The history records only when this begins and ends.
+    not name is removed, so members with different topics undo each other's topics at every heartbeat, and all
+    connections are notified each time. The history records only when this begins and ends.
     """
     own = sorted({subscription_text(sub.topic, filter_text(sub)) for sub in request.subscription_data_set})
     known = table.channels.get(request.connection)
@@ -108,9 +108,9 @@ def register_consumer_without_sub(
 def _update_channel(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, own: list[str] | None
 ) -> bool:
-    """Register the client of the connection. Return True if the connection is new. The message model,
-    consume type and start position at the broker become those of this request. `own` are the client's
-    subscriptions, or None if the request does not have them.
+    """Register the client of the connection. Return True if the connection is new.
+
+    `own` are the client's subscriptions, or None if the request does not have them.
     """
     table.message_model = request.message_model
     table.consume_type = request.consume_type
@@ -173,8 +173,9 @@ def _note_if_duplicate_is_over(context: StepContext, table: ConsumerGroupInfo, l
 
 
 def _update_subscription(table: ConsumerGroupInfo, request: RegisterConsumer) -> list[str]:
-    """Set the group's topics to those of the request. Return what changed: `+orders` for a topic that was
-    added, `-orders` for one that was removed.
+    """Set the group's topics to those of the request.
+
+    Return the changes: `+orders` for a topic that was added, `-orders` for one that was removed.
     """
     wanted = {sub.topic for sub in request.subscription_data_set}
     added: list[str] = []
@@ -204,7 +205,7 @@ def _note_subscription(
 
 
 def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
-    """Record the different subscriptions of the broker's clients if they are not those recorded last."""
+    """Record the clients' different subscriptions if they are not those recorded last."""
     found = table.different_subscriptions()
     differing = [list(own) for own in found] if len(found) > 1 else []
     if differing == table.differing:
@@ -251,8 +252,10 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
 def close_consumers(
     context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str
 ) -> None:
-    """Remove closed connections and notify all others of their brokers, even if the group's configuration
-    turns notifications off. Broadcasting groups are notified only with `enable_fast_channel_event_process`.
+    """Remove closed connections and notify all others of their brokers.
+
+    They are notified even if the group's configuration turns notifications off. Broadcasting groups are
+    notified only with `enable_fast_channel_event_process`.
     """
     for broker, table in context.group.consumers.items():
         closed = [(c, info.client_id) for c, info in table.channels.items() if is_closed(c, info)]
@@ -269,8 +272,9 @@ def close_consumers(
 
 
 def scan_consumers(context: StepContext) -> None:
-    """Remove and close connections that were silent for too long. As in RocketMQ, the other connections are
-    not notified: they see the change at their own next rebalance.
+    """Remove and close connections that were silent for too long.
+
+    As in RocketMQ, the other connections are not notified: they see the change at their own next rebalance.
     """
     limit_ms = context.config.channel_expired_timeout_ms
     for broker, table in context.group.consumers.items():

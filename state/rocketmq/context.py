@@ -32,11 +32,10 @@ class ConsumerGroupEvent(StrEnum):
 
 
 class ListenerCall(Struct, frozen=True, omit_defaults=True):
-    """One call of the listener, in RocketMQ's order.
+    """One call of the listener, in RocketMQ's order. Fields that do not belong to the event are None.
 
-    CHANGE has the notified `connections`. CLIENT_REGISTER has the connection, the client id and the topics
-    that the client requests. CLIENT_UNREGISTER has the connection, the client id and the group's topics.
-    Other fields are None.
+    CHANGE has the notified `connections`. CLIENT_REGISTER has the topics that the client requests,
+    CLIENT_UNREGISTER those of the group.
     """
 
     event: ConsumerGroupEvent
@@ -63,8 +62,8 @@ class Push(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it (None if the group has no state left) and the messages.
 
-    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the time of the earliest scan
-    that the step armed, or None if it armed none. The timeline uses it instead of searching the group.
+    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the earliest scan that the step
+    armed, or None. The timeline uses it instead of searching the group.
     """
 
     group: RocketMqGroup | None
@@ -152,8 +151,9 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
             self._pushes.append(Push(info.reply_partition, message))
 
     def change(self, table: ConsumerGroupInfo, broker: str, reason: str | None) -> None:
-        """Emit the event CHANGE: notify every connection of the broker that its consumer ids changed. If
-        `reason` is None, the history gets no entry.
+        """Emit CHANGE: notify every connection of the broker that its consumer ids changed.
+
+        Without a `reason`, the history gets no entry.
         """
         channels = table.channels
         self.call(ConsumerGroupEvent.CHANGE, connections=tuple(channels))

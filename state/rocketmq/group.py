@@ -25,22 +25,21 @@ from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
-    """The client of a connection. `last_update_ms` is the time of its last heartbeat. `reply_partition` is
-    the partition of the responses topic for messages to this connection. `broker`, `client_address`,
-    `gateway` and `gateway_start` are those of the first heartbeat. `subscriptions` are the client's own, as
-    sorted texts (`subscription_text`), or None if it has not sent them.
+    """The client of a connection.
+
+    `broker`, `client_address`, `gateway` and `gateway_start` are those of the first heartbeat.
     """
 
     client_id: str
     language: str
     version: int
-    last_update_ms: int
-    reply_partition: int
+    last_update_ms: int  # the time of its last heartbeat
+    reply_partition: int  # of the responses topic, for messages to this connection
     broker: str = ""
     client_address: str = ""
     gateway: str = ""
     gateway_start: str = ""
-    subscriptions: list[str] | None = None
+    subscriptions: list[str] | None = None  # sorted texts (`subscription_text`), None until sent
 
 
 def channel_info(request: RegisterConsumer | RegisterProducer, now_ms: int) -> ClientChannelInfo:
@@ -68,18 +67,17 @@ class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
-    """The consumers of the group at one broker address. `channels` is keyed by connection, in order of
-    arrival.
+    """The consumers of the group at one broker address.
 
     The message model, consume type and start position are those of the last heartbeat of any consumer.
     RocketMQ has a consumer group while `channels` is not empty. `differing` are the clients' different
-    subscriptions, as the latest history entry about them has them; empty if all clients agree.
+    subscriptions, as in the latest history entry about them; empty if all clients agree.
     """
 
     message_model: MessageModel | None = None
     consume_type: ConsumeType | None = None
     consume_from_where: ConsumeFromWhere | None = None
-    channels: dict[str, ClientChannelInfo] = {}
+    channels: dict[str, ClientChannelInfo] = {}  # by connection, in order of arrival
     subscriptions: dict[str, SubscriptionData] = {}
     heartbeat_fingerprint: int | None = None
     differing: list[list[str]] = []
@@ -114,13 +112,10 @@ class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
-    """The state of one group name. `consumers` is keyed by broker (`name/id`), `producers` by connection in
-    order of arrival, `request_modes` by topic.
+    """The state of one group name.
 
-    A broker that had consumers keeps its entry while the group lives. `quarantined` is the text of the
-    coordinator's fault that stopped the group until an operator releases it, None in a healthy group. The
-    order of the fields is the layout of the stored state: a change of the order is a new version in
-    `checkpoints.codec`.
+    A broker that had consumers keeps its entry while the group lives. The order of the fields is the layout
+    of the stored state: a change of the order is a new version in `checkpoints.codec`.
     """
 
     group_id: str
@@ -128,11 +123,11 @@ class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="Ro
     seq: int = 0  # history entries so far
     clock_ms: int = 0
     last_fired_ms: int = 0
-    consumers: dict[str, ConsumerGroupInfo] = {}
-    producers: dict[str, ClientChannelInfo] = {}
+    consumers: dict[str, ConsumerGroupInfo] = {}  # by broker (`name/id`)
+    producers: dict[str, ClientChannelInfo] = {}  # by connection, in order of arrival
     locks: dict[MessageQueue, LockEntry] = {}
-    request_modes: dict[str, RequestMode] = {}
-    quarantined: str | None = None
+    request_modes: dict[str, RequestMode] = {}  # by topic
+    quarantined: str | None = None  # the fault that stopped the group until an operator releases it
 
     def channels(self) -> Iterator[tuple[str, ClientChannelInfo]]:
         """Yield each consumer connection with its client, broker by broker."""
@@ -167,8 +162,9 @@ def scan_after(expiry_ms: int, config: BrokerConfig) -> int:
 
 
 def next_scan(group: RocketMqGroup, config: BrokerConfig) -> ScanDue | None:
-    """Return the first scan that finds an expired entry if no client renews. None if no entry can expire, or
-    if the group is quarantined.
+    """Return the first scan that finds an expired entry if no client renews.
+
+    None if no entry can expire, or if the group is quarantined.
     """
     if group.quarantined is not None:
         return None

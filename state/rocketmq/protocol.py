@@ -211,11 +211,10 @@ def query_assignment(context: StepContext, request: QueryAssignment) -> None:
 
 
 def _request_mode(context: StepContext, topic: str) -> RequestMode:
-    """Return the mode that was set for the topic. Without one, retry topics are always pulled and other
-    topics have the broker's default.
-    """
+    """Return the mode that was set for the topic, or its default."""
     if context.has_group and topic in context.group.request_modes:
         return context.group.request_modes[topic]
+    # Retry topics are always pulled.
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return RequestMode(MessageRequestMode.PULL, 0)
     return RequestMode(
@@ -285,7 +284,6 @@ def _take_over(context: StepContext, outage: Outage) -> None:
 
 
 def _renew_all(context: StepContext) -> None:
-    """Set the last update of every connection and lock to now, because no request was handled until now."""
     for entry in _expiring(context.group):
         entry.last_update_ms = context.now_ms
 
@@ -296,8 +294,9 @@ def _expiring(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]
 
 
 def snapshot(group: RocketMqGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers. Its message model, consume type and start position are those of
-    the first broker with consumers.
+    """Return a copy of the group for readers.
+
+    Its message model, consume type and start position are those of the first broker with consumers.
     """
     tables = [table for table in group.consumers.values() if table.channels]
     first = tables[0] if tables else ConsumerGroupInfo()
@@ -436,7 +435,7 @@ def step(
 ) -> Effects:
     """Apply one event to a group at `now_ms`, and return the effects.
 
-    `group` is changed in place; None means that the group does not exist. The returned effects hold the group
+    `group` is changed in place; None means that the group does not exist. The effects hold the group
     afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
     caller fires due scans (`state.rocketmq.group.next_scan`) in time order, before requests of the same time
     (`state.timeline`).
@@ -479,10 +478,10 @@ def _received(context: StepContext, event: Received[RocketMqRequest]) -> None:
 
 
 def _refuse(context: StepContext, request: RocketMqRequest, remark: str) -> None:
-    """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
         context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
     elif not isinstance(request, UNANSWERED):
+        # RocketMQ's clients keep their queues after this error.
         context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
