@@ -174,11 +174,11 @@ class Checkpoint:
     ) -> list[Epoch]:
         """Store the configuration of this start, in force after `after_ms`, and return all configurations.
 
-        The new configuration applies to batches from `from_batch` on. If `from_batch` is None, it applies to
-        batches that are not planned yet. `after_ms` is the time of the latest event, 0 without one. A
-        configuration of an earlier start is removed if no batch and no event used it. The records in `skip`,
-        which no committed batch has handled, are skipped from the first uncommitted batch on, because that
-        batch fails at them. The settings of that batch do not change.
+        The new configuration applies to batches from `from_batch` on, by default those that are not planned
+        yet. `after_ms` is the time of the latest event, 0 without one.
+
+        The records in `skip`, which no committed batch has handled, are skipped from the first uncommitted
+        batch on, because that batch fails at them.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
@@ -189,6 +189,7 @@ class Checkpoint:
             # Records that were appended in an outage are handled at its end.
             ends_ms = [known.outage.until_ms for known in record.outages if known.from_batch < from_batch]
             after_ms = max(after_ms, latest.after_ms, *ends_ms)
+            # No batch and no event has used the configurations that are removed.
             epochs = [e for e in epochs if e.from_batch < from_batch or e.after_ms < after_ms]
             epochs.append(Epoch(from_batch, settings, latest.skip, code_version, after_ms))
         if epochs != record.epochs:
@@ -199,8 +200,8 @@ class Checkpoint:
         """Store the outage from `after_ms` to `until_ms`, which ends now, and return all outages.
 
         `after_ms` is the latest time at which a coordinator acted. The new outage applies to batches from
-        `from_batch` on, by default those that are not planned yet. An earlier outage that neither a batch nor
-        a replica has passed is merged into this one.
+        `from_batch` on, by default those that are not planned yet. It absorbs an earlier outage that neither
+        a batch nor a replica has passed.
         """
         record = self.record()
         from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
@@ -217,7 +218,8 @@ class Checkpoint:
         return outages[-OUTAGES_KEPT:]
 
     def check_committed(self, topic: str) -> None:
-        """Raise FolderError if Spark's checkpoint has lost a committed batch or changed its plan, because
+        """Raise FolderError if Spark's checkpoint has lost a committed batch or changed its plan.
+
         Spark would silently read requests again, or skip some.
         """
         committed = self.record().committed
@@ -283,7 +285,7 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         try:
-            _check(content)
+            _check_checksum(content)
             return msgspec.json.decode(content, type=of)
         except (msgspec.DecodeError, ValueError) as error:
             raise FolderError(
@@ -300,15 +302,14 @@ def new_namespace() -> str:
 
 
 def _encoded(content: object) -> bytes:
-    """Return the JSON with the CRC-32 of the other fields as its last field, because JSON with a flipped bit
-    may still be valid.
-    """
+    """Return the JSON with the CRC-32 of the other fields as its last field."""
+    # JSON with a flipped bit may still be valid.
     encoded = msgspec.json.encode(content)
     return msgspec.json.format(b'%b,"crc32":%d}' % (encoded[:-1], crc32(encoded)))
 
 
-def _check(content: bytes) -> None:
-    """Check the checksum of a file's content. Raises ValueError if it differs."""
+def _check_checksum(content: bytes) -> None:
+    """Raise ValueError if the content does not match its checksum."""
     summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
     if summed is None:
         raise ValueError("it has no checksum")
@@ -350,8 +351,9 @@ def code_version() -> str:
 
 
 def check_planned(checkpoint: Checkpoint, version: str) -> None:
-    """Raise FolderError if code with other rules planned a batch that is not committed. Call it before
-    anything is written, so that the other version can still start.
+    """Raise FolderError if code with other rules planned a batch that is not committed.
+
+    Call it before anything is written, so that the other version can still start.
     """
     batch = checkpoint.last_batch("offsets")
     if batch <= checkpoint.last_batch("commits"):

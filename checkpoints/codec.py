@@ -126,10 +126,9 @@ class ShardRow(NamedTuple):
 
 
 class StoredGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A stored group: the version and the bytes of its encoding, and its next deadline in ms.
+    """A stored group: the version and the bytes of its encoding.
 
-    `next_deadline_ms` is never later than the group's earliest deadline. It is None if the group has no
-    deadline.
+    `next_deadline_ms` is never later than the group's earliest deadline, and None if it has none.
     """
 
     version: int
@@ -200,7 +199,6 @@ def _decompressed(payload: bytes) -> memoryview:
 
 
 def _decode(entry: StoredGroup) -> AnyGroup:
-    """Decode the group's bytes. Raises DecodeError."""
     if entry.version == STATE_VERSION:
         group = _group.decode(entry.group)
         _check_length(entry.group, group)
@@ -214,16 +212,15 @@ def _decode(entry: StoredGroup) -> AnyGroup:
 
 
 def _check_length(encoded: bytes, group: Struct) -> None:
-    """Raise ValidationError if the group has too few or too many fields. Because fields have defaults,
-    msgspec would accept missing last fields.
-    """
+    """Raise ValidationError if the group has too few or too many fields."""
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
+    # Fields have defaults, so msgspec would accept missing last fields.
     if _array_length(encoded) != fields:
         raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {fields}")
 
 
 def _array_length(encoded: bytes) -> int:
-    """Return the number of elements of a msgpack array of up to 65,535, by its first bytes."""
+    """Return the number of elements of a msgpack array of up to 65,535."""
     first, *length = encoded[:3]
     return first & 0x0F if first < 0xDC else int.from_bytes(length)
 

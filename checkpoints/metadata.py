@@ -29,28 +29,24 @@ class Moved(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids.
-    `requests_topic_id` is "" until the first start on this state. `shards` is the number of shards of a
-    partition. `moved` is set if the state was imported. `state_partitions` is the number of partitions in
-    which Spark keeps the state.
-    """
+    """The cluster and topic of the state."""
 
     cluster_id: str
     requests_topic: str
-    requests_topic_id: str
+    requests_topic_id: str  # "" until the first start on this state
     request_partitions: int
-    member_id_namespace: str
-    shards: int
-    moved: Moved | None = None
-    state_partitions: int = 1
+    member_id_namespace: str  # secret: it determines member ids
+    shards: int  # of each partition
+    moved: Moved | None = None  # set if the state was imported
+    state_partitions: int = 1  # in which Spark keeps the state
 
 
 class Epoch(Struct, frozen=True):
-    """A configuration, and the first batch that uses it. It is in force after `after_ms`, until the
-    `after_ms` of the next epoch. The first epoch is in force before, too. `settings` are by Kafka's dotted
-    names. `skip` are
-    ids of records that are dead-lettered unread from the batch on: those of earlier epochs, and new ones that
-    no earlier batch has handled.
+    """A configuration, and the first batch that uses it.
+
+    It is in force after `after_ms`, until the `after_ms` of the next epoch. The first epoch is in force
+    before, too. `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered
+    unread from the batch on: those of earlier epochs, and new ones.
     """
 
     from_batch: int
@@ -76,7 +72,8 @@ class KnownOutage(Struct, frozen=True):
 
 
 class OwnerRecord(Struct, frozen=True):
-    """The data of one owner of the topics: the configurations and outages so far, each with its first batch.
+    """The data of one owner of the topics: the configurations and outages so far.
+
     `committed` is the last batch known to be committed, if any.
     """
 

@@ -176,11 +176,9 @@ class ExportError(RuntimeError):
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True):
-    """An exported state without its groups. Batches are renumbered: 0 is the last committed batch, 1 the
-    planned one after it. `next_watermark_ms` is the watermark after the committed batch. `unread` is the
-    number of requests, by partition, that no committed batch has handled, None if not counted. `batch` is the
-    last committed batch's original number. If `is_backup`, the coordinator may have been running, so later
-    requests may be answered.
+    """An exported state without its groups.
+
+    Batches are renumbered: 0 is the last committed batch, 1 the planned one after it.
     """
 
     version: int = FORMAT_VERSION
@@ -190,11 +188,11 @@ class ExportHeader(Struct, frozen=True, kw_only=True):
     epochs: list[Epoch]
     outages: list[KnownOutage]
     committed: PlannedBatch
-    next_watermark_ms: int
+    next_watermark_ms: int  # after the committed batch
     planned: PlannedBatch | None
-    unread: dict[int, int] | None = None
-    batch: int
-    is_backup: bool = False
+    unread: dict[int, int] | None = None  # requests by partition that no committed batch has handled
+    batch: int  # the original number of the last committed batch
+    is_backup: bool = False  # the coordinator may have run, so later requests may be answered
 
 
 class ExportedGroup(Struct, frozen=True):
@@ -225,8 +223,9 @@ _group = msgspec.json.Decoder(ExportedGroup)
 
 
 def write_export(path: Path, header: ExportHeader, groups: Iterable[ExportedGroup]) -> int:
-    """Write a new file and return its number of groups. Raises ExportError if it exists or is not writable.
-    An incomplete file never has this name.
+    """Write a new file and return its number of groups.
+
+    An incomplete file never has this name. Raises ExportError if it exists or is not writable.
     """
     return write_sealed(path, _EXPORT, header, groups)
 

@@ -28,6 +28,7 @@ class SparkLogDamaged(FolderError):
 
 class PlannedBatch(Struct, frozen=True):
     """The plan of a batch: read up to the offsets `ends` (exclusive) by partition, under this watermark.
+
     `timestamp_ms` is the time of Spark's plan.
     """
 
@@ -45,8 +46,9 @@ def last_batch(files: Files, log: str) -> int:
 
 
 def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
-    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads. The result is empty
-    if the batch is not planned. Raises SparkLogDamaged.
+    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads.
+
+    The result is empty if the batch is not planned. Raises SparkLogDamaged.
     """
     name = f"{SPARK}/offsets/{batch}"
     try:
@@ -92,8 +94,9 @@ def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str)
 
 
 def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
-    """Return the content of a file in Spark's folder `offsets`. The version and Spark's settings are those of
-    `like`, the content of another such file.
+    """Return the content of a file in Spark's folder `offsets`.
+
+    The version and Spark's settings are those of `like`, the content of another such file.
     """
     lines = like.splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])

@@ -78,10 +78,13 @@ def state_stores(spark: Path) -> list[StateStore]:
 
 
 def remove_torn_state(files: Files) -> list[Path]:
-    """Remove the damaged files of versions after the last committed batch, and return them. No batch may be
-    running. An interrupted batch wrote such a file. The batch runs again, but on a local disk Spark keeps the
-    existing file: the rename of the new one fails, and Spark ignores that
-    (FileSystemBasedCheckpointFileManager of Spark 4.2). Only a local checkpoint is checked.
+    """Remove the damaged files of versions after the last committed batch, and return them.
+
+    No batch may be running. Only a local checkpoint is checked.
+
+    An interrupted batch wrote such a file. The batch runs again, but on a local disk Spark keeps the existing
+    file: the rename of the new one fails, and Spark ignores that (FileSystemBasedCheckpointFileManager of
+    Spark 4.2).
     """
     if files.local is None:
         return []
@@ -106,9 +109,10 @@ _HEADER_BYTES = 8
 
 
 def describe_damage(files: Files) -> list[str]:
-    """List the damaged or missing files without which the query cannot continue, each with its fault. Only a
-    local checkpoint is checked, because other file systems have their own checksums. The query must not run,
-    because it writes files and purges old ones.
+    """List the damaged or missing files without which the query cannot continue, each with its fault.
+
+    The query must not run, because it writes files and purges old ones. Only a local checkpoint is checked,
+    because other file systems have their own checksums.
     """
     if files.local is None:
         return []
@@ -156,8 +160,8 @@ def _unreadable(checkpoint: Path, committed: int) -> Iterator[str]:
 def _is_superseded(path: Path, checkpoint: Path, committed: int) -> bool:
     """Return True if Spark does not need this file to continue after the batch `committed`.
 
-    Spark needs its logs from the batch `committed` on, and of each state store the newest snapshot up to the
-    version `committed + 1` and the changelogs after it.
+    Spark needs its logs from that batch on, and of each state store the newest snapshot up to the version
+    `committed + 1` and the changelogs after it.
     """
     if not path.stem.isdigit():
         return False

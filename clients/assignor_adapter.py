@@ -40,7 +40,7 @@ _SENDS_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
 
 
 class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it has no types
-    """An assignor for one consumer: it writes the consumer's metadata, and assigns if the consumer is the
+    """An assignor for one consumer, which writes the consumer's metadata. It assigns if the consumer is the
     leader.
 
     Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), or None.
@@ -102,13 +102,14 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         return {member_id: _assignment(partitions) for member_id, partitions in assigned.items()}
 
     def _assignor_for(self, counts: Mapping[str, int]) -> Assignor:
-        """Return the assignor for these topics."""
         return self.assignor
 
 
 class CoordinatorAdapter(AssignorAdapter):
-    """An adapter that leaves the assignment to the coordinator, which has the same assignor. It is only for
-    groups of this project's coordinator. The gateway adds the topics' partition counts to the requests.
+    """An adapter that leaves the assignment to the coordinator, which has the same assignor.
+
+    It is only for groups of this project's coordinator. The gateway adds the topics' partition counts to the
+    requests.
     """
 
     @property
@@ -141,7 +142,7 @@ class LagAwareAdapter(AssignorAdapter):
 
 
 def _subscription(metadata: ConsumerProtocolSubscription) -> Subscription:
-    """Convert a subscription. A negative generation and an empty rack become None, as in Kafka."""
+    # A negative generation and an empty rack become None, as in Kafka.
     return Subscription(
         topics=tuple(metadata.topics),
         user_data=metadata.user_data,

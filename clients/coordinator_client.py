@@ -60,10 +60,9 @@ class AnswerReader:
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records, without duplicates (`EarlyAnswers`). Wait up to `timeout_s` for
-        the first record.
+        """Return the values of new records, without duplicates (`EarlyAnswers`).
 
-        Outages are logged, and reading continues after them.
+        Wait up to `timeout_s` for the first record. Outages are logged, and reading continues after them.
         """
         first = self._consumer.poll(timeout_s)
         if first is None:
@@ -107,9 +106,10 @@ log = structlog.get_logger()
 
 
 def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener | None) -> list[str]:
-    """Settle the requests that these records answer. `listener` gets the messages to connections, in order.
+    """Settle the requests that these records answer. Return the ids of requests refused by a coordinator
+    without packs.
 
-    Returns the correlation ids of requests refused by a coordinator without packs.
+    `listener` gets the messages to connections, in order.
     """
     answers: list[AnyResponse] = []
     refused: list[str] = []
@@ -257,8 +257,10 @@ class CoordinatorClient(Closeable):
         return future
 
     def send_all(self, requests: Sequence[PendingRequest]) -> None:
-        """Send requests with correlation ids of this client, without waiting for a broker. Requests of one
-        group are sent in this order. Raises ClientClosed.
+        """Send requests with correlation ids of this client, without waiting for a broker. Raises
+        ClientClosed.
+
+        Requests of one group are sent in this order.
         """
         self._pending.add(requests)
         self._writer.write(requests)

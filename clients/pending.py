@@ -67,14 +67,15 @@ class ClientClosed(ClientError):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request in flight. `asked_at_s` is the time of its start, by the clock of `PendingRequests.expire`.
+    """A request in flight.
+
     `receive` gets the outcomes of all requests with this receiver that are settled at the same time. It runs
     in the settling thread, so it must be short. A request that gets no answer has a `record_id` instead of a
     correlation id. Its outcome is None when it is in the log.
     """
 
     request: AnyRequest[Any] | Unanswered
-    asked_at_s: float
+    asked_at_s: float  # by the clock of `PendingRequests.expire`
     timeout_ms: int
     receive: "Receiver"
     record_id: str = ""
@@ -122,15 +123,12 @@ def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of the messages of the reply partition. `duplicates` counts repeated or late answers: this
-    client's requests were no longer in flight. `unknown` counts answers to other clients, and `malformed`
-    messages that could not be decoded.
-    """
+    """Counts of the messages of the reply partition."""
 
     answered: int = 0
-    duplicates: int = 0
-    unknown: int = 0
-    malformed: int = 0
+    duplicates: int = 0  # repeated or late answers: the request was no longer in flight
+    unknown: int = 0  # answers to other clients
+    malformed: int = 0  # could not be decoded
 
 
 class PendingRequests:
@@ -167,8 +165,9 @@ class PendingRequests:
                 of_timeout[correlation_id] = request
 
     def awaits(self, encoded: bytes) -> bool:
-        """Return True if a message of the reply partition has to be decoded, because it answers a request in
-        flight or has no correlation id. Count all other messages.
+        """Return True if a message of the reply partition has to be decoded, and count all others.
+
+        It answers a request in flight or has no correlation id.
         """
         at = encoded.find(_CORRELATION_ID)
         if at < 0:
@@ -201,8 +200,9 @@ class PendingRequests:
         _deliver(outcomes)
 
     def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Return those of these requests that are in flight, and that no earlier call has returned. A refusal
-        may be read twice, and a JoinGroup that is written again twice would create a second member.
+        """Return those of these requests that are in flight, and that no earlier call has returned.
+
+        A refusal may be read twice, and a JoinGroup that is written again twice would create a second member.
         """
         found: list[PendingRequest] = []
         with self._lock:
@@ -229,8 +229,9 @@ class PendingRequests:
         _deliver(outcomes)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
-        """Fail those of these requests that are in flight: with `error` if it is a RequestNotSent, else with
-        a RequestNotSent whose cause is `error`.
+        """Fail those of these requests that are in flight.
+
+        They fail with `error` if it is a RequestNotSent, else with a RequestNotSent whose cause is `error`.
         """
         with self._lock:
             failed = [request for request in requests if self._pop(request.correlation_id)]
@@ -281,7 +282,6 @@ class PendingRequests:
 
 
 def _deliver(outcomes: Sequence[SettledRequest]) -> None:
-    """Call each receiver once."""
     by_receiver: dict[Receiver, list[SettledRequest]] = {}
     for outcome in outcomes:
         by_receiver.setdefault(outcome[0].receive, []).append(outcome)

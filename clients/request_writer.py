@@ -88,8 +88,9 @@ class Packer:
         queues.setdefault(pack_slot, deque()).append((request, message))
 
     def next_records(self) -> list[RequestRecord]:
-        """Return the records to write now, at most one for each slot. They count as unacknowledged until
-        `finish_write`. Requests that are no longer wanted are left out.
+        """Return the records to write now, at most one for each slot.
+
+        They count as unacknowledged until `finish_write`. Requests that are no longer wanted are left out.
         """
         records: list[RequestRecord] = []
         for partition in self._waiting.keys() - self._unacknowledged.keys():
@@ -193,7 +194,7 @@ class RequestWriter:
             for request, message in encoded:
                 self._packer.add(pack_slot_of(request.request.group_id, self._partitions), request, message)
             records = self._packer.next_records()
-        self._hand_over(records)
+        self._produce_all(records)
 
     def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
         """Write these requests again, each in its own record, and pack no later requests."""
@@ -211,9 +212,11 @@ class RequestWriter:
         while self._close_at_s is None or (not self._packer.is_idle and time.monotonic() < self._close_at_s):
             self._producer.poll(_POLL_S)
             if self._ended:
-                self._hand_over(self._end([self._ended.popleft() for _ in range(len(self._ended))]))
+                self._produce_all(
+                    self._apply_outcomes([self._ended.popleft() for _ in range(len(self._ended))])
+                )
 
-    def _hand_over(self, records: Sequence[RequestRecord]) -> None:
+    def _produce_all(self, records: Sequence[RequestRecord]) -> None:
         """Give records to the producer. If it refuses some, fail their requests and write waiting
         requests.
         """
@@ -223,7 +226,7 @@ class RequestWriter:
             if refused and _is_fatal(refused[0][1]):
                 self._replace(producer)
                 refused = self._produce(self._producer, [record for record, _ in refused])
-            records = self._end(refused) if refused else []
+            records = self._apply_outcomes(refused) if refused else []
 
     def _produce(self, producer: Producer, records: Sequence[RequestRecord]) -> list[_Ended]:
         """Give records to a producer. Return the refused records with the reasons."""
@@ -243,10 +246,10 @@ class RequestWriter:
         return refused
 
     def _on_delivery(self, record: RequestRecord, error: KafkaError | None, _: Message) -> None:
-        """Receive the outcome of one record's write, in the producer's `poll` or `flush`."""
+        # Called in the producer's `poll` or `flush`.
         self._ended.append((record, None if error is None else KafkaException(error)))
 
-    def _end(self, ended: Sequence[_Ended]) -> list[RequestRecord]:
+    def _apply_outcomes(self, ended: Sequence[_Ended]) -> list[RequestRecord]:
         """Apply the outcomes of writes. Return the records that may be written now."""
         for record, error in ended:
             if error is None:
@@ -259,12 +262,11 @@ class RequestWriter:
             return self._packer.next_records()
 
     def _replace(self, producer: Producer) -> None:
-        """Replace a producer that has failed permanently. An idempotent producer fails permanently when it
-        cannot continue without a gap or a duplicate.
-        """
+        """Replace a producer that has failed permanently."""
         with self._lock:
             if producer is not self._producer:
                 return
+            # An idempotent producer fails permanently when it cannot continue without a gap or a duplicate.
             self._producer = self._make_producer()
         producer.purge()
         producer.flush(0)

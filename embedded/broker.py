@@ -144,7 +144,7 @@ class BrokerFailed(RuntimeError):
 
 
 class _PortTaken(BrokerFailed):
-    """Another process listens on one of the ports."""
+    pass
 
 
 class Ports(NamedTuple):
@@ -155,11 +155,9 @@ class Ports(NamedTuple):
 
 
 def archive_options() -> list[str]:
-    """Return the JVM's options for the archive of the broker's classes, if there is one.
-
-    A JVM ignores an archive of other classes or of another Java.
-    """
+    """Return the JVM's options for the archive of the broker's classes, if there is one."""
     archive = broker_archive()
+    # A JVM ignores an archive of other classes or of another Java.
     return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
@@ -324,9 +322,7 @@ class EmbeddedBroker(Startable):
         return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
     def _format(self) -> None:
-        """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
-        does.
-        """
+        """Format the log folder with its ids and this Kafka's features, as kafka-storage.sh does."""
         arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
         command = self._java(
             "kafka.tools.StorageTool", *arguments, archive=archive_options(), compiler=(QUICK_COMPILER,)

@@ -25,7 +25,7 @@ class SupervisedBroker(BackgroundThread):
     """A broker that is started again when it ends, with its data and ports.
 
     When the broker is given up, `on_failure` is called with the reason, on the supervisor's thread. While the
-    disk of the data folder is full, there is no attempt, because it could not succeed.
+    disk of the data folder is full, there is no attempt.
     """
 
     def __init__(self, broker: EmbeddedBroker, on_failure: Callable[[str], None]) -> None:
@@ -73,8 +73,8 @@ class SupervisedBroker(BackgroundThread):
     def _start_again(self, attempts: int, reason: str) -> tuple[int, str | None]:
         """Start the broker until it runs or the service stops.
 
-        Returns the number of attempts since the broker last ran steadily. If all attempts are used up, also
-        returns the reason of the last failure, else None.
+        Returns the attempts since the broker last ran steadily. If all are used up, also returns the reason
+        of the last failure.
         """
         while attempts < len(PAUSES_S):
             if not self._wait(PAUSES_S[attempts]):

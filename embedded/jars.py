@@ -27,10 +27,10 @@ from embedded.java import Artifact, IvyFailed, retrieve
 
 
 def cache_dir() -> Path:
-    """Return the folder for files that can be downloaded again, such as jars.
+    """Return the folder for files that can be downloaded again, such as jars. It need not exist.
 
     ``$SPARK_GROUP_COORDINATOR_CACHE``, else ``$XDG_CACHE_HOME/spark-group-coordinator``, else the same under
-    ``~/.cache``. The environment is read at each call, so a test can change it. The folder need not exist.
+    ``~/.cache``.
     """
     if own := os.environ.get("SPARK_GROUP_COORDINATOR_CACHE"):
         return Path(own).expanduser()
@@ -191,8 +191,9 @@ def _digest(files: tuple[LockedFile, ...]) -> str:
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
-    """Return True if every file has its pinned size. Contents were checked when the folder was fetched."""
+    """Return True if every file has its pinned size."""
     try:
+        # Contents were checked when the folder was fetched.
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
     except OSError:
         return False

@@ -24,12 +24,11 @@ class JavaNotFound(RuntimeError):
 
 
 def find_java() -> Path:
-    """Return the ``java`` executable of the first suitable Java: that of ``$JAVA_HOME``, else the one on
-    ``$PATH``.
+    """Return the ``java`` executable of the first suitable Java: in ``$JAVA_HOME``, else on ``$PATH``.
 
     A Java is suitable if it is Java 17 or newer and has the module that Spark loads. The path is
-    ``<java.home>/bin/java`` as Java itself reports it, not a version manager's shim, because Spark expects
-    ``find_java().parent.parent`` in ``JAVA_HOME``. Raises `JavaNotFound`.
+    ``<java.home>/bin/java`` as Java itself reports it, because Spark expects ``find_java().parent.parent`` in
+    ``JAVA_HOME``. A version manager's shim is not there. Raises `JavaNotFound`.
     """
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
@@ -128,11 +127,11 @@ def retrieve(
     transitive: bool,
     on_line: Callable[[str], None],
 ) -> None:
-    """Put the jars of these artifacts into a folder, named ``artifact-version.jar``, and
-    ``artifact-version-classifier.jar`` if an artifact has several jars.
+    """Put the jars of these artifacts into a folder, named ``artifact-version.jar``.
 
-    ``home`` keeps Ivy's own files (its settings and its cache of downloads). ``on_line`` is called with each
-    line that Ivy prints. Raises `IvyFailed` or `embedded.java.JavaNotFound`.
+    If an artifact has several jars, they are ``artifact-version-classifier.jar``. ``home`` keeps Ivy's own
+    files (its settings and its cache of downloads). ``on_line`` is called with each line that Ivy prints.
+    Raises `IvyFailed` or `embedded.java.JavaNotFound`.
     """
     home.mkdir(parents=True, exist_ok=True)
     module, settings = home / "ivy.xml", home / "ivysettings.xml"

@@ -73,8 +73,9 @@ class RocketMqFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """A broker of the cluster. Of the brokers with one name, the broker with `id` 0 is the master, and the
-    others are its slaves. `overrides` are settings of this broker by RocketMQ's names.
+    """A broker of the cluster. Of the brokers with one name, the one with `id` 0 is the master.
+
+    `overrides` are settings of this broker by RocketMQ's names.
     """
 
     name: str = "broker-a"
@@ -86,11 +87,7 @@ class BrokerNode:
 
 
 class RocketMqServer(Startable):
-    """A name server or a broker, a JVM in its own folder. Its log is ``server.log``.
-
-    `stop` shuts the server down and waits, `kill` ends it as a crash would. Both do nothing if the server is
-    down.
-    """
+    """A name server or a broker, a JVM in its own folder. Its log is ``server.log``."""
 
     def __init__(
         self, name: str, folder: Path, main_class: str, settings: Mapping[str, str], options: Sequence[str]

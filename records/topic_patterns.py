@@ -31,12 +31,11 @@ class MatchingTooSlow(re2.error):  # type: ignore[misc]
 def resolve(
     pattern: str, topics: Mapping[str, TopicImage], at_ms: int, internal: Collection[str] = ()
 ) -> RegexResolution:
-    """Return the topics that the pattern matches, or an error: it is not RE2, or takes longer than
-    `MATCHING_MAX_S`.
+    """Return the topics that the pattern matches, or an error.
 
-    `topics` are the topics of the cluster, read at `at_ms`. Kafka's internal topics and the topics in
-    `internal` are left out (row RX7). Kafka itself matches them, so a consumer of `.*` reads
-    `__consumer_offsets`.
+    A pattern has an error if it is not RE2, or takes longer than `MATCHING_MAX_S`. `topics` are the topics of
+    the cluster, read at `at_ms`. Kafka's internal topics and the topics in `internal` are left out (row RX7).
+    Kafka itself matches them, so a consumer of `.*` reads `__consumer_offsets`.
     """
     try:
         matched = matching(pattern, topics, internal)
@@ -61,8 +60,9 @@ def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()
 
 
 def digest(topics: Iterable[str]) -> str:
-    """Return the digest of the sorted names of the topics that a pattern matches. By the digest a group
-    notices new topics, even those that it may not DESCRIBE.
+    """Return the digest of the sorted names of the topics that a pattern matches.
+
+    By the digest a group notices new topics, even those that it may not DESCRIBE.
     """
     return blake2b("\n".join(topics).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

@@ -27,8 +27,9 @@ log = structlog.get_logger()
 
 
 def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return all settings of each topic, including the brokers' defaults. A topic that does not exist, or
-    whose settings may not be read, has none. Raises KafkaError.
+    """Return all settings of each topic, including the brokers' defaults. Raises KafkaError.
+
+    A topic that does not exist, or whose settings may not be read, has none.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")

@@ -38,14 +38,14 @@ def encode_view(view: StoredView, max_bytes: int) -> bytes:
     """Encode a record of the groups topic, shortened if it is too large.
 
     Until it fits, these are left out, in this order: the members' details, the members, the known topics, the
-    topics that the group waits for. With the latter, only the first partitions of share coordinators' tasks
+    topics that the group waits for. In the last case, only the first partitions of share coordinators' tasks
     stay.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
     if isinstance(view, RocketMqSnapshot):
-        return _fitting(view, max_bytes, _without_connections)
-    return _fitting(
+        return _encode_within(view, max_bytes, _without_connections)
+    return _encode_within(
         view,
         max_bytes,
         _view_without_bytes,
@@ -58,8 +58,8 @@ def encode_view(view: StoredView, max_bytes: int) -> bytes:
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
     """Encode a record of the events topic. If it is too large, its lists are left out."""
     if isinstance(event, RocketMqHistoryEntry):
-        return _fitting(event, max_bytes, _event_without_connections)
-    return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
+        return _encode_within(event, max_bytes, _event_without_connections)
+    return _encode_within(event, max_bytes, _event_without_assignments, _event_without_members)
 
 
 def too_large_error(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
@@ -83,7 +83,7 @@ def too_large_error(response: AnyResponse | RocketMqResponse) -> AnyResponse | R
     )
 
 
-def _fitting(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
+def _encode_within(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
     """Encode the record, and shorten it as often as needed."""
     value = encode(record)
     for shorter in shorten:
@@ -101,9 +101,6 @@ def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
-    """Return the member without metadata and assignment, and in groups with epochs without partitions and
-    subscription.
-    """
     consumer = member.consumer
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
@@ -121,15 +118,14 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
-    """Return the group without its known topics. Some topics that the group waits for stay, because the topic
-    watcher reads them here. When the watcher has sent these, the group waits for the next ones.
-    """
+    """Return the group without its known topics."""
     consumer = view.consumer
     if consumer:
         consumer = structs.replace(
             consumer,
             topics={},
             resolved_regexes={},
+            # Some of them stay, because the topic watcher reads them here. The group then waits for the next.
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,
