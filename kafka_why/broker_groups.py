@@ -35,16 +35,16 @@ _STATES = (
 
 
 class BrokerGroup(Struct, frozen=True):
-    """A group with members. `clients` has a client id and a host for each member of a classic group."""
+    """A group with members."""
 
     group_id: str
     protocol: str
     state: str
-    clients: list[str]
+    clients: list[str]  # for a classic group, each member's client id and host
 
 
 def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
-    """Return a sentence that says which group uses which coordinator, and what to do."""
+    """Return a sentence that names the group and its coordinator, and says what to do."""
     shown = group.clients[:_CLIENTS_MAX]
     more = f" and {len(group.clients) - len(shown)} more" if len(group.clients) > len(shown) else ""
     clients = f", {', '.join(shown)}{more}" if shown else ""
@@ -101,12 +101,12 @@ class BrokerGroups(BackgroundThread):
 
 
 def _described(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
-    """Return the classic groups, except those whose members sent bytes that kafka-python cannot decode."""
     if not group_ids:
         return {}
     try:
         return dict(admin.describe_groups(group_ids))
     except ValueError:
+        # kafka-python cannot decode what a member of one of these groups sent
         half = len(group_ids) // 2
         return _described(admin, group_ids[:half]) | _described(admin, group_ids[half:]) if half else {}
 

@@ -39,9 +39,9 @@ class InvalidEntry(ValueError):
 
 
 class ScramCredential(Struct, frozen=True):
-    """A SCRAM credential, as a server stores it (RFC 5802, section 3).
+    """A SCRAM credential, as a server stores it (RFC 5802, section 3). Its text shows none of it.
 
-    Neither the password nor a key that a client could use can be derived from it. Its text shows none of it.
+    Neither the password nor a key of the client can be derived from it.
     """
 
     salt: bytes
@@ -78,7 +78,7 @@ class ScramCredential(Struct, frozen=True):
         return cls(salt, stored_key, server_key, int(digits))
 
     def entry(self, mechanism: str) -> str:
-        """Return the part of a users file's entry that follows the name and the colon."""
+        """Return what follows the name and the colon in a users file."""
         values = (
             *(b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)),
             str(self.iterations),
@@ -92,8 +92,8 @@ class ScramCredential(Struct, frozen=True):
 class Users:
     """The users of one file. Their text has neither passwords nor credentials.
 
-    SCRAM credentials of passwords are computed at once, for the mechanisms in `derived`. If they were
-    computed at the first authentication, its duration would reveal that the user exists.
+    SCRAM credentials of passwords are computed at once, for the mechanisms in `derived`. At the first
+    authentication, the time for it would reveal that the user exists.
     """
 
     def __init__(self, lines: Iterable[str] = (), derived: Iterable[str] = ()) -> None:
@@ -116,11 +116,11 @@ class Users:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The mechanisms that the file has entries for: PLAIN for passwords, SCRAM for salted entries."""
+        """The mechanisms of the file's entries: PLAIN for passwords, SCRAM for salted entries."""
         return (*(["PLAIN"] if self._passwords else []), *sorted(self._salted))
 
     def has_password(self, name: str, password: bytes) -> bool:
-        """Return True if the user has this password, in the same time for an unknown user."""
+        """Return True if the user has this password. An unknown user takes the same time."""
         expected = self._passwords.get(name)
         is_equal = hmac.compare_digest(_digest(password), expected or _digest(b""))
         return is_equal and expected is not None
@@ -154,9 +154,7 @@ class Users:
 
 
 class _Unknown:
-    """A generator of credentials for users that do not exist. They have the form of most users'
-    credentials.
-    """
+    """A generator of credentials for users that do not exist, in the form of most users' credentials."""
 
     def __init__(self, known: Mapping[str, ScramCredential]) -> None:
         shapes = Counter((len(one.salt), one.iterations) for one in known.values())
@@ -175,5 +173,5 @@ class _Unknown:
 
 
 def _digest(password: bytes) -> bytes:
-    """Return a hash of fixed size, so that comparing passwords does not reveal their lengths."""
+    # of fixed size, so that comparing passwords does not reveal their lengths
     return hashlib.sha256(password).digest()

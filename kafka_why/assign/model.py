@@ -31,27 +31,25 @@ class InputError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member: the topics that it subscribes to, its group.instance.id or None, and its rack or None."""
+    """A member of a group."""
 
-    topics: tuple[str, ...]
+    topics: tuple[str, ...]  # that it subscribes to
     instance_id: str | None = None
     rack: str | None = None
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The topics of a group with their numbers of partitions, and its members.
-
-    `current` is the current assignment, or None if unknown, and may have members that have left. `weights`
-    are at least 0, and 0 for partitions that are missing. `racks` lists the racks of each of a topic's
-    partitions, the leader's rack first. The racks of missing topics are unknown. Raises InputError for
+    """The topics of a group with their numbers of partitions, and its members. Raises InputError for
     inconsistent input.
     """
 
     topics: Mapping[str, int]
     members: Mapping[MemberId, Member]
-    current: Holdings | None = None
+    current: Holdings | None = None  # None if unknown; may have members that have left
+    # at least 0; a missing partition has 0
     weights: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # for each partition of a topic, the leader's rack first; missing topics: unknown
     racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,11 +81,10 @@ class GroupSpec:
         return sum(self.weights.get(partition, 0) for partition in partitions)
 
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
-        """Return the subscriptions that members would send in JoinGroup if they had the partitions `held`
-        since `generation_id`.
-
-        The `sticky` assignor reads the partitions in the user data, other assignors the owned partitions.
+        """Return the subscriptions that members would send in JoinGroup if they held `held` since
+        `generation_id`.
         """
+        # The sticky assignor reads the partitions in the user data, other assignors the owned partitions.
         return {
             member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
             for member_id, member in self.members.items()
@@ -98,15 +95,14 @@ class GroupSpec:
         return {topic: [frozenset(racks) for racks in partitions] for topic, partitions in self.racks.items()}
 
     def without(self, member_id: MemberId) -> "GroupSpec":
-        """Return the group without this member. `current` still has the member's partitions. Raises
-        InputError if it was the last member.
+        """Return the group without this member. Raises InputError if it was the last member.
+
+        `current` still has the member's partitions.
         """
         return replace(self, members={m: member for m, member in self.members.items() if m != member_id})
 
     def with_member(self, member_id: MemberId, member: Member) -> "GroupSpec":
-        """Return the group with another member, which has no partitions. Raises InputError if the member id
-        exists.
-        """
+        """Return the group with another member. Raises InputError if the member id exists."""
         if member_id in self.members:
             raise InputError(f"{member_id} is already a member")
         return replace(self, members={**self.members, member_id: member})
@@ -152,19 +148,17 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class Recorded(NamedTuple):
-    """The members before and after a rebalance with the partitions that they held before it, and the members
-    that left in it.
-    """
+    """The group before and after a recorded rebalance."""
 
-    group: GroupSpec
-    gone: list[MemberId]
+    group: GroupSpec  # the members after the rebalance, with the partitions that they held before it
+    gone: list[MemberId]  # the members that left in the rebalance
 
 
 def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Recorded:
-    """Return the group of a rebalance.
+    """Return the group of a rebalance. Raises InputError if the history lacks an assignment, subscriptions or
+    partitions.
 
-    A topic has as many partitions as the assignments before and after the rebalance name. Raises InputError
-    if the rebalance made no assignment, or the history lacks the members' subscriptions or partitions.
+    A topic has as many partitions as the assignments before and after the rebalance name.
     """
     if rebalance.has_epochs:
         raise InputError(
@@ -199,7 +193,6 @@ def _first(entries: Iterable[HistoryEntry], kind: EntryType, generation: int | N
 
 
 def _held_before(entries: Sequence[HistoryEntry], forming: HistoryEntry) -> Holdings | None:
-    """Return the partitions that members held before, by the members' ids in the new generation."""
     earlier = [entry for entry in entries if entry.seq < forming.seq]
     ended = next((place for place in reversed(range(len(earlier))) if earlier[place].type in _ENDS), None)
     if ended is None:
@@ -209,6 +202,7 @@ def _held_before(entries: Sequence[HistoryEntry], forming: HistoryEntry) -> Hold
     end = earlier[ended]
     known.set_holdings({} if end.type is EntryType.EMPTY else read_holdings(end.assignments or {}))
     known.follow_static_members(earlier[ended:])
+    # By the members' ids in the new generation.
     return known.holdings
 
 

@@ -59,8 +59,10 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member]:
-    """Parse `a,b=orders+payments`: member ids, with topics unless the member subscribes to all of `topics`. A
-    number gives this number of members: c1, c2 and so on. Raises InputError.
+    """Parse `a,b=orders+payments`: member ids, each with its topics or else all of `topics`. Raises
+    InputError.
+
+    A number N gives the members c1 to cN.
     """
     if is_whole_number(text):
         number, width = _count(text, "too many members", MAX_MEMBERS), len(text)
@@ -100,7 +102,9 @@ def read_group(path: Path) -> GroupSpec:
 
 
 def group_file(group: GroupSpec) -> bytes:
-    """Return a group in the module's format. Only partitions of members are in it, as `current` has them."""
+    """Return a group in the module's format. It has the partitions that members hold in `current`, and no
+    others.
+    """
     members = {
         member_id: _Member(
             list(member.topics),

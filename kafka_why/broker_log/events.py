@@ -22,31 +22,27 @@ _STEP_OF_JOINING = "need to re-join with the given member-id"
 
 
 class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message about a group. `place` is the file and the line. `generation` is the generation that was
-    formed, or that ended with a PreparingRebalance, or the group epoch. `members` is the number of members.
-    `reason` has the broker's own words, and `client_reason` the client's. `causes` are the events that a
-    PreparingRebalance names as its reason; they have no time.
-    """
+    """A message about a group."""
 
     type: EntryType
     group_id: str = ""
-    at_ms: int = 0
-    place: str = ""
+    at_ms: int = 0  # 0 for `causes`
+    place: str = ""  # the file and the line
     rule: str = ""
     group_type: str = ""
-    reason: str = ""
-    generation: int | None = None
-    members: int | None = None
+    reason: str = ""  # in the broker's words
+    generation: int | None = None  # formed, or ended by a PreparingRebalance; or the group epoch
+    members: int | None = None  # their number
     member_id: str | None = None
     replaced_member_id: str | None = None
     group_instance_id: str | None = None
     client_id: str | None = None
     client_host: str | None = None
-    client_reason: str | None = None
+    client_reason: str | None = None  # in the client's words
     leader_id: str | None = None
     assignor_name: str | None = None
     member_state: str | None = None
-    causes: tuple["LogEvent", ...] = ()
+    causes: tuple["LogEvent", ...] = ()  # named in the reason of a PreparingRebalance
 
 
 _Form = tuple[EntryType, str, re.Pattern[str]]
@@ -277,8 +273,9 @@ _EPOCHS = _forms(
 
 
 def events_in(message: str) -> Iterator[LogEvent]:
-    """Yield the events in a coordinator's message, none if the message is unknown or not needed. The events
-    have neither a time nor a place.
+    """Yield the events in a coordinator's message, or none if the message is unknown.
+
+    The events have neither a time nor a place.
     """
     if message.startswith("[GroupId "):
         yield from _of_epochs(message)
@@ -331,7 +328,6 @@ def _match(forms: tuple[_Form, ...], text: str) -> LogEvent | None:
 
 
 def _with_causes(event: LogEvent) -> LogEvent:
-    """Return the event of a PreparingRebalance with `causes`, which its reason names."""
     cause = _match(_REASONS, event.reason)
     if cause is None:
         return event
@@ -343,6 +339,6 @@ def _with_causes(event: LogEvent) -> LogEvent:
 
 
 def _listed(text: str) -> list[str]:
-    """Return the elements of `Set(a, b)`, `[a, b]` or `(a, b)`."""
+    # `Set(a, b)`, `[a, b]` or `(a, b)`
     found = _LISTED.match(text)
     return [] if found is None or not found[1] else found[1].split(", ")

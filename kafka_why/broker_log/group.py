@@ -49,19 +49,16 @@ _DETAILS = (
 
 
 class LoggedHistory(NamedTuple):
-    """A group's entries. `unnamed` is the number of current members that no line names, or None if no line
-    has the number of members.
-    """
+    """A group's entries, derived from log lines."""
 
     entries: list[HistoryEntry]
-    unnamed: int | None
+    unnamed: int | None  # current members that no line names; None if unknown
 
 
 def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
-    """Derive entries from the events of one group, which are in the order of time.
+    """Derive entries from the events of one group, in order of time.
 
-    Where lines are missing, because they were lost or the broker logs them only at DEBUG, the entries skip a
-    sequence number.
+    Where lines are missing, the entries skip a sequence number. The broker logs some lines only at DEBUG.
     """
     history = _History()
     for event in events:
@@ -70,11 +67,7 @@ def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
 
 
 class _History:
-    """The state of one group while its lines are read. `_round` is the index of the first entry of the last
-    rebalance, and `_tail` is the index after the last entry that sets the group's state. `_target` is the
-    epoch of the last target assignment, or None if the current epoch has none. `_news` is the last event
-    about changed topics since the last epoch. `_is_open`: a rebalance is under way.
-    """
+    """The state of one group while its lines are read."""
 
     def __init__(self) -> None:
         self.unnamed: int | None = None
@@ -82,9 +75,10 @@ class _History:
         self._gaps: set[int] = set()
         self._members: dict[str, None] = {}
         self._pending: dict[str, LogEvent] = {}
+        # epoch of the last target assignment, or None if the current epoch has none
         self._target: int | None = None
         self._at_target: set[str] = set()
-        self._news: LogEvent | None = None
+        self._news: LogEvent | None = None  # last event about changed topics since the last epoch
         self._generation = 0
         self._begin("", CLASSIC)
 
@@ -127,11 +121,14 @@ class _History:
 
     def _begin(self, incarnation: str, group_type: str) -> None:
         self._incarnation, self._type = incarnation, group_type or CONSUMER
+        # Indexes of entries: the first one of the last rebalance, and the one after the last that sets the
+        # state.
+
         self._round = self._tail = self._first = len(self._entries)
         self._generation, self._state = 0, ""
         self._members, self._pending, self._at_target = {}, {}, set()
         self._target = self._news = None
-        self._is_open = False
+        self._is_open = False  # a rebalance is under way
         self.unnamed = None
 
     def _entry(self, event: LogEvent, **more: Any) -> HistoryEntry:
@@ -155,7 +152,6 @@ class _History:
         )
 
     def _enter(self, event: LogEvent, to_state: str, **more: Any) -> None:
-        """Add an entry that sets the group's state."""
         self._entries.append(self._entry(event, to_state=to_state, **more))
         self._state, self._tail = to_state, len(self._entries)
         self._is_open = event.type not in (EntryType.STABLE, EntryType.EMPTY)
@@ -164,7 +160,7 @@ class _History:
         return list(self._members) if self.unnamed == 0 else None
 
     def _change_member(self, event: LogEvent) -> None:
-        """Add an entry about a member, unless the rebalance already has one."""
+        """Add an entry about a member, unless the rebalance has it already."""
         if event.group_type == CLASSIC and self._type not in BY_EPOCHS:
             for place in range(self._round, len(self._entries)):
                 entry = self._entries[place]
@@ -180,9 +176,7 @@ class _History:
         self._entries.append(self._entry(event))
 
     def _is_known(self, event: LogEvent) -> bool:
-        """Return True if the event adds nothing: a member of a group with epochs that joins again, or the
-        first subscription of a new member.
-        """
+        # a group with epochs logs each new subscription, also the first one of a new member
         if event.type is EntryType.MEMBER_REJOINED:
             joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
             return event.member_id in joined
@@ -202,7 +196,7 @@ class _History:
             self._members[member_id] = None
 
     def _prepare(self, event: LogEvent) -> None:
-        """Start a rebalance. Entries just before it belong to it if they have its cause."""
+        """Start a rebalance. Entries just before it with the same cause belong to it."""
         generation = event.generation or 0
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
@@ -235,10 +229,8 @@ class _History:
         return self._entry(replace(cause, **at))
 
     def _form(self, event: LogEvent) -> None:
-        """Form a generation. Members with assigned ids have joined if the number of members shows it, because
-        the coordinator in Scala does not log that.
-        """
         self._generation = event.generation or self._generation
+        # The coordinator in Scala does not log that members with assigned ids have joined.
         number, pending = event.members, self._pending
         if number is not None and number == len(self._members) + len(pending) + (self.unnamed or 0):
             for assigned in pending.values():
@@ -252,9 +244,6 @@ class _History:
         self._enter(event, GroupState.COMPLETING_REBALANCE.value, members=self._all_members())
 
     def _bump(self, event: LogEvent) -> None:
-        """Begin the next group epoch. The entries since the last one that set the group's state are its
-        causes.
-        """
         if self._tail == self._first:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
@@ -262,6 +251,7 @@ class _History:
         if self._is_open and self._target is not None:
             self._gaps.add(self._tail)
             self._state = ConsumerGroupState.STABLE.value
+        # the causes of this epoch
         lead = [
             replace(entry, cause=event.place, from_state=self._state, to_state=self._state)
             for entry in self._entries[self._tail :]
@@ -282,9 +272,7 @@ class _History:
             self._enter(gone, GroupState.EMPTY.value)
 
     def _bump_without_line(self, generation: int) -> None:
-        """Add the epoch that follows the removal of members. Kafka 3 does not log it, nor do share and
-        streams groups.
-        """
+        """Add the epoch that follows a removal. Kafka 3, and share and streams groups, do not log it."""
         last = self._entries[-1]
         self._bump(
             LogEvent(
@@ -298,7 +286,6 @@ class _History:
         )
 
     def _end_without_line(self) -> None:
-        """End the last rebalance if the last member has gone and no line about a new epoch followed."""
         is_over = len(self._entries) > self._tail and not self._members and self.unnamed == 0
         if is_over and self._type in BY_EPOCHS and self._state not in (GroupState.EMPTY, ""):
             self._bump_without_line(self._generation + 1)
@@ -314,11 +301,9 @@ class _History:
         self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:
-        """Apply a member's new assignment. The rebalance ends when all members have reached their targets,
-        provided that the lines name all members.
-        """
         is_stable = event.member_state in (None, "STABLE") and event.generation == self._target
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")
+        # only if the lines name all members
         if self._is_open and self.unnamed == 0 and self._at_target >= self._members.keys():
             done = replace(event, type=EntryType.STABLE, member_id=None, reason="every member has its target")
             more = {"assignment_epoch": self._target, "members": self._all_members()}
@@ -340,6 +325,5 @@ _HANDLERS: dict[EntryType, Callable[[_History, LogEvent], None]] = {
 
 
 def _with_details(entry: HistoryEntry, event: LogEvent) -> HistoryEntry:
-    """Return the entry, completed by fields that only the event has."""
     details = {name: getattr(event, name) for name in _DETAILS if getattr(entry, name) is None}
     return replace(entry, **details)

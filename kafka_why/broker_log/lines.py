@@ -38,18 +38,16 @@ _SECONDS_MAX = 100_000_000_000  # a larger number is one of milliseconds
 
 
 class LogLine(NamedTuple):
-    """A message of a group coordinator. `at_ms` is None if the line has no time that can be read, and
-    `has_zone` is False if it has one without a zone.
-    """
+    """A message of a group coordinator."""
 
     message: str
     broker: int
-    at_ms: int | None
-    has_zone: bool
+    at_ms: int | None  # None if the line has no readable time
+    has_zone: bool  # of the time
 
 
 def parse_line(line: bytes, to_ms: ToMs) -> LogLine | None:
-    """Return the message of a line that has `MARK`, or None if it is not one of a group coordinator."""
+    """Return the coordinator's message in `line`, or None if it has none."""
     return _parse(line[:MAX_LINE_BYTES].decode(errors="replace").rstrip("\r\n"), to_ms, _NESTED_AT_MOST)
 
 
@@ -76,15 +74,13 @@ def _json(text: str) -> dict[str, Any] | None:
 
 
 def _of_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> LogLine | None:
-    """Parse the message in a JSON line. A time with a zone in another field takes precedence over the
-    message's.
-    """
     texts = (text for name in _MESSAGES if isinstance(text := fields.get(name), str))
     inner = next(
         (line for text in texts if (line := _parse(text.rstrip("\r\n"), to_ms, nested - 1)) is not None), None
     )
     if inner is None or inner.has_zone:
         return inner
+    # a time with a zone in another field takes precedence
     values = (fields[name] for name in _TIMES if name in fields)
     times = [found for value in values if (found := _time_of(value, to_ms))[0] is not None]
     times.append(_time_in(head, to_ms))
@@ -108,7 +104,7 @@ def _time_of(value: Any, to_ms: ToMs) -> tuple[int | None, bool]:
 
 
 def _time_in(text: str, to_ms: ToMs) -> tuple[int | None, bool]:
-    """Return the first time with a zone, else the last time, and True if it has a zone."""
+    # the first time with a zone, else the last time
     last: re.Match[str] | None = None
     for last in _TIME.finditer(text):
         if last["zone"]:

@@ -27,24 +27,21 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 class Merged(NamedTuple):
-    """The merged entries, and notes on how much the log explains and on contradictions."""
+    """The merged entries of a group."""
 
     entries: list[HistoryEntry]
-    notes: list[str]
+    notes: list[str]  # how much the log explains, and contradictions
 
 
 @dataclass(slots=True)
 class _Round:
-    """A rebalance of a classic group: the entries with its causes, its opening, the entries after that, and
-    the entry that formed its generation, or None if there is none. `is_assigned`: the generation has its
-    assignment, so there must be a record of it.
-    """
+    """A rebalance of a classic group."""
 
     opening: HistoryEntry
-    lead: list[HistoryEntry] = field(default_factory=list)
+    lead: list[HistoryEntry] = field(default_factory=list)  # the causes
     middle: list[HistoryEntry] = field(default_factory=list)
     forming: HistoryEntry | None = None
-    is_assigned: bool = False
+    is_assigned: bool = False  # the generation has its assignment, so there must be a record of it
 
     @property
     def before(self) -> list[HistoryEntry]:
@@ -61,29 +58,27 @@ class _Round:
 
 
 def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> Merged:
-    """Merge the entries of one group: `recorded` from its records (at least one), `logged` from the log. Both
-    are in order.
+    """Merge the entries of one group: `recorded` from its records, `logged` from the log.
+
+    Both are in order, and `recorded` has at least one entry.
     """
     return _Merge(logged).of(recorded)
 
 
 class _Merge:
-    """The merge of one group, rebalance by rebalance. `_found` of `_of` changes have lines in the log.
-    `_entries` is the result, and `_last` the last entry from the records in it.
-    """
+    """The merge of one group, rebalance by rebalance."""
 
     def __init__(self, logged: Sequence[HistoryEntry]) -> None:
         self._rounds = [part for part in _parts(logged) if isinstance(part, _Round)]
         self._gone = [it for it in logged if it.type is _REMOVED and it.group_type in BY_EPOCHS]
         self._used: set[int] = set()
-        self._found = self._of = 0
+        self._found = self._of = 0  # changes that the log explains, of `_of`
         self._contradictions: list[str] = []
         self._differ_ms = 0
         self._entries: list[HistoryEntry] = []
-        self._last: HistoryEntry | None = None
+        self._last: HistoryEntry | None = None  # last entry from the records in `_entries`
 
     def of(self, recorded: Sequence[HistoryEntry]) -> Merged:
-        """Return the records' entries merged with those of the log."""
         for part in _parts(recorded):
             if isinstance(part, _Round):
                 self._append(self._explained(part), part.before[0], part.forming or part.before[-1])
@@ -98,7 +93,7 @@ class _Merge:
     def _append(
         self, entries: Iterable[HistoryEntry], first: HistoryEntry | None, last: HistoryEntry | None
     ) -> None:
-        """Append entries, numbered anew, in place of the records' entries from `first` to `last`."""
+        """Append entries, with new sequence numbers, instead of the recorded ones from `first` to `last`."""
         before = self._entries[-1] if self._entries else None
         if before is not None and first is not None and first.incarnation != before.incarnation:
             before = None
@@ -115,7 +110,6 @@ class _Merge:
         self._last = last
 
     def _with_broker_reason(self, entry: HistoryEntry) -> HistoryEntry:
-        """Return the entry. If it removes a member of a group with epochs, it gets the broker's reason."""
         if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
             return entry
         self._of += 1
@@ -130,7 +124,6 @@ class _Merge:
         return replace(entry, rule=said.rule, reason=reason, client_reason=said.client_reason)
 
     def _bump(self, bump: HistoryEntry) -> HistoryEntry:
-        """Return the entry of a new epoch, with the broker's reasons for the removal of members."""
         led = [it for it in self._entries if it.cause == bump.cause and it.type in OF_MEMBERS]
         words = [it.reason for it in led if it.type is _REMOVED and not it.rule.startswith("OB")]
         if not words:
@@ -139,7 +132,6 @@ class _Merge:
         return replace(bump, reason="; ".join([*dict.fromkeys(words), *others]))
 
     def _explained(self, recorded: _Round) -> list[HistoryEntry]:
-        """Return the entries of a rebalance, with the reasons in the log if it has lines about it."""
         forming = recorded.forming
         if forming is None:
             return recorded.before
@@ -166,7 +158,7 @@ class _Merge:
         return [*entries, forming]
 
     def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
-        """Return the log's rebalance that formed this generation, preceded by those that it superseded."""
+        """Return the log's rebalance that formed this generation, after the rebalances that it superseded."""
         differ_ms = {
             place: abs(it.forming.at_ms - forming.at_ms)
             for place, it in enumerate(self._rounds)
@@ -187,7 +179,6 @@ class _Merge:
         return self._rounds[first : last + 1]
 
     def _contradict(self, forming: HistoryEntry, said: HistoryEntry, entries: Iterable[HistoryEntry]) -> None:
-        """Add notes where the lines contradict the record of a generation."""
         generation = f"generation {forming.generation}"
         members = set(forming.members or ())
         last = {it.member_id: it.type for it in entries if it.type in (_ADDED, _REMOVED) and it.member_id}
@@ -219,7 +210,6 @@ class _Merge:
         return [replace(it, incarnation=last.incarnation) for it in entries]
 
     def _note_missing(self, recorded: Sequence[HistoryEntry]) -> None:
-        """Add a note on the generations in the log that have no record."""
         missing = [
             f"{it.forming.generation}"
             for place, it in enumerate(self._rounds)
@@ -252,13 +242,10 @@ class _Merge:
 def _with_commits(
     part: _Round, known: Mapping[str | None, HistoryEntry], shift_ms: int
 ) -> Iterator[HistoryEntry]:
-    """Yield the log's entries before the generation. The reason of a removal, and of an opening that it
-    causes, gets the time of the member's last commit, from the records.
-    """
-
     for entry in part.before:
         about = part.lead if entry is part.opening else [entry]
         went = [known.get(it.member_id) for it in about if it.type is _REMOVED]
+        # A removal's reason gets the time of the member's last commit, which only the records have.
         at_ms = entry.at_ms + shift_ms
         clues = [last_commit_in(it.reason, it.at_ms - at_ms) for it in went if it is not None]
         yield replace(entry, reason=_with_clues(entry.reason, clues))
@@ -272,9 +259,7 @@ def _with_clues(reason: str, clues: Iterable[str]) -> str:
 def _placed(
     entry: HistoryEntry, known: Mapping[str | None, HistoryEntry], opening: HistoryEntry, shift_ms: int
 ) -> HistoryEntry:
-    """Return an entry of the log, with its member's fields from the records and its time by the records'
-    clock.
-    """
+    """Return an entry of the log with the records' details and clock."""
     of_record = known.get(entry.member_id)
     details = {
         name: getattr(of_record, name)
@@ -291,7 +276,7 @@ def _placed(
 
 
 def _parts(entries: Iterable[HistoryEntry]) -> Iterator[_Round | HistoryEntry]:
-    """Yield the rebalances of classic groups, each up to its generation, and the other entries."""
+    """Yield the rebalances of classic groups, and single entries outside of them."""
     lead: list[HistoryEntry] = []
     current: _Round | None = None
     last: _Round | None = None

@@ -190,7 +190,6 @@ def notify(options: NotifyOptions) -> None:
 
 
 def _url_of(url: str | None, file: Path | None) -> Callable[[], str]:
-    """Return a function that reads the webhook's address. Raises UsageError or BadParameter."""
     if file is not None and url is None:
         return partial(url_in, file)
     if url is None or file is not None:
@@ -207,7 +206,6 @@ def _token_of(file: Path | None) -> Callable[[], str | None]:
 
 
 def _read_at_start(read: Callable[[], T], option: str) -> T:
-    """Return the result of `read` at the start. Raises BadParameter naming `option` if it fails."""
     try:
         return read()
     except SecretUnreadable as error:
@@ -215,7 +213,6 @@ def _read_at_start(read: Callable[[], T], option: str) -> T:
 
 
 def _context(ca_file: Path | None) -> SSLContext:
-    """Return the TLS context for the connection to the webhook. Raises BadParameter."""
     try:
         return client_context(None if ca_file is None else certificates(ca_file.read_text()))
     except (OSError, UnicodeDecodeError, PemError) as error:

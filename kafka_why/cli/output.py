@@ -81,7 +81,7 @@ def failure_in_lines(error: Exception) -> click.ClickException:
 
 
 def _write_data(text: str) -> None:
-    """Write UTF-8 into a file or pipe in any locale. Click removes colours from text."""
+    """Write UTF-8 in any locale. Click would remove colours from text."""
     click.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
@@ -94,7 +94,7 @@ def _json_escaped(found: re.Match[str]) -> str:
 
 
 def configure_logs() -> None:
-    """Configure structlog for this process, and guard its terminal against control characters."""
+    """Configure structlog for this process, and guard its terminals."""
     guard_terminals()
     # py4j logs a traceback for each call to a JVM that has ended. Our own log reports that end.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
@@ -116,7 +116,7 @@ def configure_logs() -> None:
 
 
 def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters in a log event's values. JSON output escapes them itself."""
+    """Escape control characters in the values. JSON output escapes them itself."""
     return {
         key: (visible_lines if key == "exception" else visible)(
             value if isinstance(value, str) else repr(value)
@@ -126,7 +126,7 @@ def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> Mutable
 
 
 class _NeverRaises:
-    """A stream that ignores write errors, because a log line must not end a thread when the disk is full."""
+    """A stream that ignores write errors: a full disk must not end a thread that logs."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -146,7 +146,7 @@ _CONTROL = re.compile(r"[^\n\t -~]+")
 class GuardedTerminal(io.TextIOBase):
     """A terminal's stream that escapes unprintable characters except line feeds and tabs.
 
-    It has no `buffer`, so nobody can write bytes to the terminal unescaped.
+    It has no `buffer`, because that would accept unescaped bytes.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -188,5 +188,5 @@ def guard_terminals() -> None:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """Return the stream behind the guard, for a writer that escapes each value and adds its own styles."""
+    """Return the stream behind the guard, for a writer that escapes values itself and adds styles."""
     return stream.terminal if isinstance(stream, GuardedTerminal) else stream

@@ -26,8 +26,6 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 class _Listener(NamedTuple):
-    """The address of the page, and who may read it."""
-
     host: str
     port: int
     access: Access | None
@@ -168,7 +166,6 @@ def access_of(users: Path | None, token_file: Path | None) -> Access | None:
 
 
 def _passwords(users: Path | None) -> Callable[[str, bytes], bool] | None:
-    """Return the password check of a users file, or None without a file. Raises BadParameter."""
     if users is None:
         return None
     try:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class ParsedOption(click.ParamType[Any]):
-    """An option type made from a parser. If the parser raises a ValueError, the command ends.
+    """An option type made from a parser. A ValueError of the parser ends the command.
 
-    `expected`, if given, describes a valid value by example.
+    `expected` describes a valid value by example.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any], expected: str = "") -> None:
@@ -54,7 +54,7 @@ def parsed_or_default(
     ctx: click.Context | None,
     hint: str = "",
 ) -> Any:
-    """Return the parsed text, or a default that is already parsed. A ValueError ends the command."""
+    """Return the parsed `value`, or `value` itself if it is not text. A ValueError ends the command."""
     if not isinstance(value, str):
         return value
     try:
@@ -64,7 +64,9 @@ def parsed_or_default(
 
 
 class WholeNumber(click.IntRange):
-    """An option type: a whole number from `min` to `max`, by default up to the largest 32-bit one."""
+    """An option type: a whole number from `min` to `max`. The default of `max` is the largest 32-bit
+    number.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         at_most = INT32_MAX if self.max is None else INT64_MAX
@@ -122,14 +124,16 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
-    """Remove the parameters named like the fields of the dataclass `kind`, and return an instance of it."""
+    """Remove the parameters of the dataclass `kind` from `given`, and return an instance with their
+    values.
+    """
     return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
 
 
 def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
-    """Return a decorator that passes the parameters of `kind` to the command as one object named `name`.
+    """Return a decorator that passes the parameters of `kind` to the command as one object, `name`.
 
-    Click shows the error that `kind` raises.
+    Click shows errors that `kind` raises.
     """
 
     def decorated(command: Command) -> Command:
@@ -156,10 +160,7 @@ VARIABLE = "GROUP_COORDINATOR_PAGE_URL"
 
 
 def page_url_option(command: Command) -> Command:
-    """Add `--page-url`. The command gets it as `page_url`.
-
-    It is None if neither the option nor its environment variable is set.
-    """
+    """Add `--page-url`. The command gets it as `page_url`, or None if it is not set."""
     return click.option(
         "--page-url",
         type=WEB_URL,
@@ -170,7 +171,7 @@ def page_url_option(command: Command) -> Command:
 
 
 def link(page_url: str, group_id: str | None = None) -> str:
-    """Return the page's address of a group, or without a group id that of the list of groups."""
+    """Return the page's address of a group, or of the list of groups if `group_id` is None."""
     base = f"{page_url.rstrip('/')}/"
     return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
 
@@ -184,8 +185,7 @@ _NAMES = ("--bootstrap-servers", "--client-config")
 def cluster_options(
     purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
 ) -> Callable[[Command], Command]:
-    """Add `--bootstrap-servers` and `--client-config`; the command gets them as `client_config`, a
-    ClientConfig.
+    """Add `--bootstrap-servers` and `--client-config`. The command gets a ClientConfig as `client_config`.
 
     It is None if neither is given, which is an error if `required`. `purpose` is the help text.
     """
@@ -240,13 +240,10 @@ def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
 
 @dataclass(frozen=True)
 class BrokerLogOptions:
-    """The options that name brokers' log files; - is the standard input.
+    """The options that name brokers' log files."""
 
-    `log_timezone` is the zone of times that name none; None means this machine's zone.
-    """
-
-    files: tuple[str, ...]
-    log_timezone: tzinfo | None
+    files: tuple[str, ...]  # - is the standard input
+    log_timezone: tzinfo | None  # of times that name none; None: this machine's
 
 
 def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -272,7 +269,10 @@ def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLogs, list[str]]:
-    """Return the logs' events about one group, or about all, and notes on the files. Raises OSError."""
+    """Return the logs' events, and notes on the files. Raises OSError.
+
+    `group_id` None means all groups.
+    """
     logs = read_broker_logs(options.files, group_id, options.log_timezone, reading_progress("bytes"))
     return logs, logs.notes(options.files, options.log_timezone)
 
@@ -295,10 +295,11 @@ def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) ->
 
 
 def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
-    """Return the layout of the coordinator's topics, or the source that replaces them, and name it on stderr.
+    """Find the source of groups: the coordinator's topics, or else the brokers' own groups. Name it on
+    stderr.
 
-    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
-    `__consumer_offsets` nor describe a group, or KafkaError.
+    Raises TopicsMissing if `prefix` was given and has no topics, HistoryUnavailable if this principal may
+    neither read `__consumer_offsets` nor describe a group, or KafkaError.
     """
     try:
         return layout_on(client_config, prefix)

@@ -11,7 +11,7 @@ _ARGUMENTS = "kafka_why.cli.program.arguments"
 
 
 class Commands(click.Group):
-    """A group of commands that explains the error when a name beginning with `-` was taken for an option."""
+    """A group of commands that explains how to give a name that begins with `-`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -31,7 +31,6 @@ class Commands(click.Group):
 
 
 def _hint(error: click.UsageError, arguments: Sequence[str]) -> str:
-    """Return how to give a name that begins with `-`, or "" if the error has another cause."""
     command = error.ctx.command if error.ctx else None
     if command is None or not any(isinstance(one, click.Argument) for one in command.params):
         return ""
@@ -45,7 +44,6 @@ def _hint(error: click.UsageError, arguments: Sequence[str]) -> str:
 
 
 def _refused(error: click.UsageError) -> list[str]:
-    """Return the option that the parser does not know, or the short option whose value it rejects."""
     if isinstance(error, click.NoSuchOption):
         return [] if error.possibilities else [error.option_name]
     if isinstance(error, click.BadParameter) and error.param is not None:
@@ -54,7 +52,6 @@ def _refused(error: click.UsageError) -> list[str]:
 
 
 def _is_read_as(option: str, argument: str) -> bool:
-    """Return True if the parser reads the argument as this option, alone or among joined short options."""
     if len(option) == 2 and argument.startswith("-") and not argument.startswith("--"):
         return option[1] in argument[1:]
     return argument.partition("=")[0] == option
@@ -67,8 +64,8 @@ CommandsAt = dict[str, str]
 class Program(Commands):
     """A program that loads subcommands on demand, and reports their errors.
 
-    Any exception of a subcommand ends the program with a one-sentence message and exit code 1. An unexpected
-    exception is first logged with its traceback. A message may quote clients' strings, so it is escaped.
+    An exception of a subcommand ends the program with one sentence and exit code 1. An unexpected exception
+    is also logged with its traceback. Messages are escaped, because they may quote clients.
     """
 
     def __init__(self, *args: Any, commands_at: CommandsAt, **given: Any) -> None:
@@ -78,7 +75,7 @@ class Program(Commands):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Guard the terminal before the first subcommand's module is imported, also for `--help`."""
+        """Guard the terminal before the first import of a subcommand, also for `--help`."""
         from kafka_why.cli.output import guard_terminals
 
         guard_terminals()

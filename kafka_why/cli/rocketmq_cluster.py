@@ -51,9 +51,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Add `--namesrv` and its credentials. With it, `instead` is called in place of the command, with
-    `servers` and those of the command's parameters that are in `also`. If the command line also has the
-    cluster with the history, the command itself is called with `servers`, which otherwise is None.
+    """Add `--namesrv` and its credentials.
+
+    With `--namesrv`, `instead` is called in place of the command. It gets `servers`, and the command's
+    parameters in `also`. If the command line also names the cluster with the history, the command itself is
+    called, with `servers`.
     """
     options = (
         click.option(
@@ -98,7 +100,6 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
 
 
 def _on_command_line() -> dict[str, str]:
-    """Return the options that the command line has, by the names of their parameters."""
     context = click.get_current_context()
     return {
         param.name: param.opts[0]
@@ -117,7 +118,7 @@ def _servers(namesrv: str, rocketmq_acl: Path | None, rocketmq_tls: Path | None)
 def explain_polled(
     *, servers: RocketMqServers, group_id: str | None, follow: bool, output: str, page_url: str | None
 ) -> None:
-    """Explain a group of a RocketMQ cluster by two polls, and with `follow` by further ones until Ctrl-C."""
+    """Explain a group of a RocketMQ cluster by two polls. With `follow`, go on polling until Ctrl-C."""
     configure_logs()
     if group_id is None:
         raise click.UsageError("Missing argument 'GROUP'.")
@@ -132,7 +133,7 @@ def explain_polled(
 
 
 def with_polls(report: Report, servers: RocketMqServers) -> Report:
-    """Return the report on a group's history with what two polls of its cluster show."""
+    """Add to `report` what two polls of the group's cluster show."""
 
     async def poll() -> PollReport:
         from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # other sources do without
@@ -148,7 +149,7 @@ def with_polls(report: Report, servers: RocketMqServers) -> Report:
 
 
 def beside_polls_text(report: Report, clock: Clock) -> VisibleText:
-    """Return a report on a group's history as text, and after it what polls show."""
+    """Return a report on a group's history as text, followed by its polls."""
     text = report_text(report, clock)
     if report.polled is None:
         return text
@@ -183,7 +184,6 @@ async def _poll_twice(cluster: "ClusterPoller", group_id: str) -> tuple[PollRepo
 
 
 async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[GroupPoll], output: str) -> None:
-    """Show the changes between polls until the task is cancelled, also after the cluster was away."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -193,6 +193,7 @@ async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[Grou
         try:
             poll = await cluster.poll(report.group_id)
         except (ClientError, HistoryUnavailable) as error:
+            # goes on when the cluster is back
             warning.failed(error)
             continue
         warning.worked()

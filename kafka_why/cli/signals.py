@@ -13,15 +13,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
-    """Exit on a signal during the start, which also ends everything started so far.
-
-    The exit code is 128 + the signal's number.
+    """Exit on a signal, with the code 128 + its number. For use during the start: it also ends what was
+    started.
     """
     _on_signals(_exit)
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """Set `stop` on a signal after the start, so that the command ends in order."""
+    """Set `stop` on a signal, so that the command ends in order. For use after the start."""
     _on_signals(lambda *_: stop.set())
 
 
@@ -58,7 +57,7 @@ class StopEvent(threading.Event):
 def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
     """Call `on_death` with the reason when a thread ends with an exception. The call is on that thread.
 
-    This includes threads of libraries, because a producer whose sender thread has ended sends nothing.
+    Threads of libraries count, too: a producer whose sender thread has ended sends nothing.
     """
 
     def report_death(death: threading.ExceptHookArgs) -> None:

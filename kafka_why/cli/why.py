@@ -52,39 +52,30 @@ from kafka_why.wording import Clock, VisibleText, parse_since, visible_text
 
 
 class _Found(NamedTuple):
-    """The data found about a group. `history` is None for a share group of the brokers.
+    """The data found about a group."""
 
-    `deliveries` (through gateways), `members` (the present ones) and `notes` are those of a share group.
-    `live` is set if the group is followed.
-    """
-
-    history: History | None
-    deliveries: DeliveryReport | None = None
-    members: Collection[str] = ()
+    history: History | None  # None for a share group of the brokers
+    deliveries: DeliveryReport | None = None  # through gateways, to a share group
+    members: Collection[str] = ()  # present ones of a share group
     notes: Sequence[str] = ()
-    live: LiveSource | None = None
+    live: LiveSource | None = None  # if the group is followed
 
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The form of the output, the page's address for its last line, and a RocketMQ cluster to poll."""
-
     output: str
     page_url: str | None
-    servers: RocketMqServers | None
+    servers: RocketMqServers | None  # a RocketMQ cluster to poll
 
 
 class _Cluster(NamedTuple):
-    """A cluster to read, and the source to read in it.
-
-    With `source` None, the first source that has the group is read. With `has_logs`, brokers' logs are added.
-    """
+    """A cluster to read."""
 
     client_config: ClientConfig
     prefix: str
-    source: str | None
+    source: str | None  # None: the first source that has the group
     follows: bool
-    has_logs: bool
+    has_logs: bool  # brokers' logs are added
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
@@ -195,7 +186,6 @@ def _check_sources(
     *,
     follow: bool,
 ) -> None:
-    """Raise UsageError if evidence is missing, comes from two clusters, or cannot be followed."""
     if client_config is not None and from_dir is not None:
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
     if client_config is None and from_dir is None and not logs.files:
@@ -207,7 +197,6 @@ def _check_sources(
 
 
 def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
-    """Add the brokers' log entries about a group. Raises HistoryUnavailable if no source knows the group."""
     read, notes = read_logs(logs, group_id)
     if found.history is None and (read.events or found.deliveries is None):
         return found._replace(history=history_from_logs(read, group_id, notes))
@@ -237,7 +226,6 @@ def _show_found(
 
 
 def _follow(history: History, since_ms: int | None, live: LiveSource, output: str) -> None:
-    """Show new entries until Ctrl-C or SIGTERM."""
     from kafka_why.why.follow import Follower
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -249,7 +237,6 @@ def _follow(history: History, since_ms: int | None, live: LiveSource, output: st
 
 
 def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Read the group's data from the cluster. With brokers' logs, the cluster may have none."""
     try:
         return _found(cluster, group_id, since_ms, now_ms)
     except HistoryUnavailable as error:
@@ -259,7 +246,7 @@ def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: 
 
 
 def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Read the history or the deliveries of a group. Raises HistoryUnavailable if there is neither."""
+    """Read the history or the deliveries of a group. Raises HistoryUnavailable."""
     client_config, prefix, source = cluster.client_config, cluster.prefix, cluster.source
     unknown: HistoryUnavailable | None = None
     if source not in (OFFSETS, POLLING):
@@ -296,16 +283,14 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
 
 
 def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Read the topics of a coordinator or an observer. Raises TopicsMissing or HistoryUnavailable.
-
-    If the group is followed, entries written during the read are not lost.
-    """
+    """Read the topics of a coordinator or an observer. Raises TopicsMissing or HistoryUnavailable."""
     layout = layout_on(cluster.client_config, cluster.prefix)
     if not cluster.follows:
         return _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
     from kafka_why.why.live_sources import LiveHistory
 
     with ExitStack() as stack:
+        # opened first, so that entries written during the read are not lost
         live = stack.enter_context(closing(LiveHistory(cluster.client_config, layout, group_id)))
         found = _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
         stack.pop_all()
@@ -380,8 +365,8 @@ def _show_rocketmq(
 
 
 def _note_left_out(group_id: str, entries: int, whose: str) -> None:
-    """Print how many entries the report omits because the group id then belonged to the other protocol."""
     if entries:
+        # the group id then belonged to a group of the other protocol
         left_out = f"{entries} entries of that time are left out"
         show_stderr(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")
 

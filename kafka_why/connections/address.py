@@ -20,9 +20,9 @@ _SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a listener. An IPv6 host is stored without brackets."""
+    """The address of a listener."""
 
-    host: str
+    host: str  # IPv6 without brackets
     port: int
 
     @classmethod
@@ -43,9 +43,7 @@ class Address:
 
 
 def parse_host(text: str) -> str:
-    """Parse a name, an IPv4 address, or an IPv6 address. Brackets of an IPv6 address are removed. Raises
-    ValueError.
-    """
+    """Parse a host name or an IP address. An IPv6 address may be in brackets. Raises ValueError."""
     host = text.strip()
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -60,8 +58,7 @@ def parse_host(text: str) -> str:
 def parse_servers(text: str) -> str:
     """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Raises ValueError.
 
-    Blanks are removed. As in Kafka's clients, the name of a listener or protocol before an address, such as
-    `PLAINTEXT://`, is removed, too. Source: Utils.HOST_PORT_PATTERN.
+    Blanks are removed, and so is a listener's name such as `PLAINTEXT://` (Utils.HOST_PORT_PATTERN).
     """
     addresses = [Address.parse(_without_listener(item)) for item in text.split(",")]
     for address in addresses:
@@ -71,9 +68,7 @@ def parse_servers(text: str) -> str:
 
 
 def check_plaintext(servers: str) -> None:
-    """Raise ValueError if an address names a protocol that a client without further settings does not
-    speak.
-    """
+    """Raise ValueError if an address names a protocol other than PLAINTEXT."""
     for item in servers.split(","):
         listener, is_named, address = item.strip().partition("://")
         if is_named and listener.upper() in _SECURED:

@@ -15,21 +15,20 @@ _BY_ID, _BY_NAME = (13, 13), (4, 12)
 
 
 def send(admin: KafkaAdminClient, request: Any, node_id: int | None = None) -> Any:
-    """Send a request to a broker, or to any broker if `node_id` is None, and return the response. Raises
-    KafkaError.
+    """Send a request to a broker, and return the response. Raises KafkaError.
+
+    If `node_id` is None, any broker gets it.
     """
     manager = admin._manager
     return manager.run(manager.send, request, node_id)
 
 
 class FoundTopic(NamedTuple):
-    """A topic in a Metadata response: its id, and the leader of each partition, which is negative without
-    one.
-    """
+    """A topic in a Metadata response."""
 
     name: str
     topic_id: UUID
-    leaders: dict[int, int]
+    leaders: dict[int, int]  # by partition; negative without a leader
 
     def leader_of(self, partition: int) -> int:
         """Return the leader's id. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError."""
@@ -42,9 +41,9 @@ class FoundTopic(NamedTuple):
 
 
 def find_topic(admin: KafkaAdminClient, name: str) -> FoundTopic:
-    """Request the metadata of a topic, and return the topic.
+    """Request the metadata of a topic, and return it. Raises KafkaError.
 
-    Raises KafkaError, in particular UnknownTopicOrPartitionError if the topic does not exist.
+    UnknownTopicOrPartitionError means that the topic does not exist.
     """
     (found,) = admin.describe_topics([name])
     if found["error_code"]:
@@ -63,10 +62,10 @@ def fetch(
     max_wait_ms: int,
     max_bytes: int,
 ) -> Any:
-    """Fetch stored batches from the partition's leader, up to the high watermark.
+    """Fetch stored batches from the partition's leader, up to the high watermark. Raises KafkaError.
 
-    Return the partition's part of the response, which may have an error code. With `by_id` the topic is
-    fetched by its id, so a topic that was created again is not mistaken for the old topic. Raises KafkaError.
+    Return the partition's part of the response, which may have an error code. With `by_id`, a new topic of
+    the same name is not mistaken for `topic`.
     """
     min_version, max_version = _BY_ID if by_id else _BY_NAME
     kind = FetchRequest.FetchTopic

@@ -51,18 +51,18 @@ SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The parsed security settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
+    """The parsed security settings."""
 
     protocol: str
-    tls: TlsSettings | None = field(default=None, repr=False)
-    mechanism: str | None = None
+    tls: TlsSettings | None = field(default=None, repr=False)  # None without TLS
+    mechanism: str | None = None  # None without SASL
     login: Login | None = None
 
 
 def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
-    """Parse the security settings. Files that they name are read now. Raises ClientConfigError.
+    """Parse the security settings, and read the files that they name. Raises ClientConfigError.
 
-    Settings that have no meaning for this protocol stay unread.
+    Settings that this protocol does not use stay unread.
     """
     text = settings.get("security.protocol") or PROTOCOLS[0]
     protocol = text.upper()
@@ -79,7 +79,7 @@ def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
 def java_settings(security: ClientSecurity) -> dict[str, str]:
     """Return the settings of Kafka's clients in Java.
 
-    They name no file except that of a token, so they work on other machines.
+    They work on other machines, because they name no file except that of a token.
     """
     settings = {"security.protocol": security.protocol}
     if security.tls is not None:
@@ -165,7 +165,7 @@ def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
 
 
 def _python_mechanism(mechanism: str) -> str:
-    """Return the mechanism for clients other than Java's. MSK also accepts IAM tokens by OAUTHBEARER."""
+    # MSK also accepts IAM tokens by OAUTHBEARER
     return "OAUTHBEARER" if mechanism == IAM else mechanism
 
 
@@ -174,22 +174,19 @@ def _python_mechanism(mechanism: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The servers of a cluster, and Kafka's client settings for them.
+    """The servers of a cluster, and Kafka's client settings for them."""
 
-    `bootstrap_servers` is HOST:PORT,... . `properties` has Kafka's settings by their names in Java, such as
-    security.protocol. They may be secret, so the text of a ClientConfig has only the servers.
-    """
-
-    bootstrap_servers: str
+    bootstrap_servers: str  # HOST:PORT,...
+    # by their names in Java; may be secret, so not in the text of a ClientConfig
     properties: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
     def read(cls, path: Path, bootstrap_servers: str | None = None) -> Self:
-        """Read a file in the format of Java's properties, which Kafka's tools accept with --command-config.
+        """Read a file in the format of Java's properties, as for --command-config. Raises ClientConfigError.
 
-        Values may have references (`load_properties`). Files that settings name are read now, so the
-        result works on other machines. `bootstrap_servers` replaces the servers in the file. Settings that
-        this connection does not use are logged. Raises ClientConfigError.
+        Values may have references (`load_properties`). Files that settings name are read now, so the result
+        works on other machines. `bootstrap_servers` replaces the servers in the file. Unused settings are
+        logged.
         """
         try:
             values, resolve = load_properties(path)
@@ -213,23 +210,21 @@ class ClientConfig:
         return cls(bootstrap_servers, {} if is_default else java_settings(security))
 
     def kafka_python_settings(self) -> dict[str, Any]:
-        """Return the keyword arguments with which kafka-python's clients reach the cluster. Raises
-        ClientConfigError.
-        """
+        """Return the connection settings for kafka-python's clients. Raises ClientConfigError."""
         return {
             "bootstrap_servers": self.bootstrap_servers,
             **kafka_python_settings(self._security()),
         }
 
     def librdkafka_settings(self) -> dict[str, Any]:
-        """Return the settings with which librdkafka's clients reach the cluster. Raises ClientConfigError."""
+        """Return the connection settings for librdkafka's clients. Raises ClientConfigError."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             **librdkafka_settings(self._security()),
         }
 
     def java_settings(self) -> dict[str, str]:
-        """Return the settings with which Kafka's clients in Java reach the cluster, on any machine. Raises
+        """Return the connection settings for Kafka's clients in Java, on any machine. Raises
         ClientConfigError.
         """
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
@@ -250,14 +245,12 @@ def _servers(where: str, text: str, *, quotes: bool) -> str:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Raise ClientConfigError for an unknown name that resembles a setting of a Kafka client."""
     for name in sorted(names):
         if intended := intended_name(name):
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
 
 
 def _log_unused(path: Path, security: ClientSecurity, names: list[str]) -> None:
-    """Log the settings that this connection does not use, in one line."""
     if not names:
         return
     import structlog  # executors need not have structlog

@@ -33,21 +33,21 @@ _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class JaasError(ValueError):
-    """The error of a text that is not the login of exactly one module. Its message does not quote the text,
-    which has a password.
+    """The error of a text that is not a login by one module. Its message does not quote the text, which has a
+    password.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """A login module, by its class name in Java, with its options."""
+    """A login module with its options."""
 
-    name: str
+    name: str  # its class in Java
     options: Mapping[str, str] = field(repr=False)
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Return the login module in a text `<module> required <name>="<value>" ...;`. Raises JaasError."""
+    """Parse `<module> required <name>="<value>" ...;`. Raises JaasError."""
     tokens = list(_tokens(text))
     if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
         raise JaasError("it does not begin with a login module and 'required'")
@@ -68,13 +68,12 @@ def parse_jaas(text: str) -> LoginModule:
 
 
 def format_jaas(module: LoginModule) -> str:
-    """Return the JAAS text of this module, which `parse_jaas` and Java can parse."""
+    """Return the JAAS text of this module."""
     options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
     return f"{module.name} required{options};"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each token, with True for a word or a quoted text, and False for `=` or `;`."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -83,6 +82,7 @@ def _tokens(text: str) -> Iterator[tuple[str, bool]]:
         at = match.end()
         kind = match.lastgroup
         if kind in ("double", "single"):
+            # True for a word or a quoted text, False for `=` or `;`
             yield _ESCAPE.sub(_unescaped, match[kind]), True
         elif kind in ("word", "mark"):
             yield match[kind], kind == "word"
@@ -173,8 +173,9 @@ Login = PasswordLogin | TokenLogin | IamLogin
 
 
 def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
-    """Return the mechanism and the login of the `sasl.` settings. The names in `servers` may contain the
-    region of an MSK cluster. Raises ClientConfigError.
+    """Return the mechanism and the login of the `sasl.` settings. Raises ClientConfigError.
+
+    The name of an MSK broker in `servers` has its region.
     """
     name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
@@ -195,9 +196,9 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 
 
 def _check_classes(settings: UsedSettings) -> None:
-    """Raise ClientConfigError if a setting names a Java class that would take part in the login."""
     for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
+        # a class of others would take part in the login
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
                 f"{name}: {settings.shown(name)} {JAVA_CLASS}. Give the "
@@ -206,7 +207,6 @@ def _check_classes(settings: UsedSettings) -> None:
 
 
 def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
-    """Return the login module in `sasl.jaas.config`, or None if it is not set."""
     text = settings.get(JAAS)
     if text is None:
         return None
@@ -284,15 +284,14 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
 
 
 def _trusted_for_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
-    """Return the certificates that verify the token endpoint, or None to use this machine's certificates."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
     if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
+    # None: this machine's certificates
     return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
 
 
 def _from_strimzi(options: Mapping[str, str]) -> dict[str, str]:
-    """Translate Strimzi's options to those of Kafka's own login module. Raises ClientConfigError."""
     if other := sorted(name for name in options if name.startswith(_STRIMZI_OTHER)):
         raise ClientConfigError(
             f"{JAAS}: {', '.join(other)} needs {_STRIMZI_HANDLER}, a class of Java. Use oauth.client.id and "
@@ -330,7 +329,7 @@ def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
 
 
 def _check_options(options: Mapping[str, str], *needed: str) -> None:
-    """Raise ClientConfigError if an option is missing. Unknown options are ignored, as in Java."""
+    # unknown options are ignored, as in Java
     for name in needed:
         if name in options:
             continue

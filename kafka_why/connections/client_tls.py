@@ -57,23 +57,19 @@ _PROBE = "probe"
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The parsed TLS settings, as PEM texts.
+    """The parsed TLS settings, as PEM texts."""
 
-    If `trusted` is None, this machine's certificates are trusted. `key_password` is None if the key is not
-    encrypted.
-    """
-
-    trusted: str | None
+    trusted: str | None  # None: this machine's certificates
     chain: str | None
     key: str | None
-    key_password: str | None
+    key_password: str | None  # None if the key is not encrypted
     checks_host: bool
 
 
 def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
     """Parse the `ssl.` settings, and read the files that they name. Raises ClientConfigError.
 
-    The text of an error has `where` before the name of a setting.
+    Errors have `where` before the name of a setting.
     """
     _check_supported(settings)
     checks = settings.text(HOST_CHECK)
@@ -105,9 +101,8 @@ def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
 
 
 def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = "") -> tuple[str, str | None]:
-    """Return the setting among `names` that has the trusted certificates, and the certificates or None.
-
-    Raises ClientConfigError.
+    """Return the first of `names` that is set, and its trusted certificates or None. Raises
+    ClientConfigError.
     """
     settings.text("ssl.truststore.type")  # counts as used, although the content shows the type
     name, value = settings.first(*names)
@@ -124,7 +119,7 @@ def context_of(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def _check_supported(settings: UsedSettings) -> None:
-    """Raise ClientConfigError for settings that not all kinds of clients support."""
+    """Refuse settings that not all kinds of clients support."""
     engine = settings.get(ENGINE)
     if engine is not None and not engine.startswith("org.apache.kafka."):
         raise ClientConfigError(
@@ -139,9 +134,7 @@ def _check_supported(settings: UsedSettings) -> None:
 
 
 def _client_certificate(settings: UsedSettings) -> tuple[str, str | None, str | None]:
-    """Return the name of the setting with the client's key, the certificate chain, and the text with the
-    key.
-    """
+    """Return the name of the key's setting, the certificate chain, and the text with the key."""
     settings.text("ssl.keystore.type")
     store = settings.get("ssl.keystore.location")
     if store is not None:
@@ -165,7 +158,7 @@ def _content(
 ) -> str:
     """Return the PEM text of a setting: its value, or the content of the file that it names.
 
-    `password_name` is the setting with the password of a store. Raises ClientConfigError.
+    `password_name` is the setting with a store's password.
     """
     if name not in _FILES:
         return value

@@ -29,10 +29,9 @@ def exchange(
 ) -> Iterator[OpenerDirector]:
     """Yield an opener whose connections are shut down `timeout_s` after this call.
 
-    The limit includes connects, proxies, TLS, requests and responses. It does not include the name resolver,
-    which has separate timeouts. `context` verifies the servers, and `handlers` are added to those of
-    `urllib`. Responses must be read within the block. Raises TimeoutError, during the block or at its end, if
-    the time is over.
+    The limit includes connects, proxies, TLS, requests and responses, but not the name resolver. `context`
+    verifies the servers, and `handlers` are added to those of `urllib`. Responses must be read within the
+    block. Raises TimeoutError, in the block or at its end.
     """
     connections = _Connections(timeout_s)
     opener = build_opener(_Http(connections), _Https(connections, context), *handlers)
@@ -50,7 +49,7 @@ def exchange(
 
 
 class _Connections:
-    """An opener of sockets, which it shuts down when the time is over."""
+    """A group of sockets, which are shut down together when the time is over."""
 
     def __init__(self, timeout_s: float) -> None:
         self._give_up_s = time.monotonic() + timeout_s
@@ -64,9 +63,7 @@ class _Connections:
         return self._give_up_s - time.monotonic()
 
     def factory(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return a function that builds connections of the class `kind` for `urllib`, with sockets of this
-        object.
-        """
+        """Return a factory of `kind` for `urllib`, whose connections use the sockets of this object."""
 
         def build(host: str, **settings: Any) -> HTTPConnection:
             connection = kind(host, **settings)
@@ -78,9 +75,7 @@ class _Connections:
     def _connect_to(
         self, address: tuple[str, int], _timeout: object, source: tuple[str, int] | None
     ) -> socket.socket:
-        """Connect as `socket.create_connection` does, with one timeout for all addresses of a name. Raises
-        OSError.
-        """
+        """Connect as `socket.create_connection` does, with one timeout for all addresses of a name."""
         failed: OSError | None = None
         for family, kind, protocol, _, found in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
             try:
@@ -106,9 +101,9 @@ class _Connections:
         return opened
 
     def close(self) -> None:
-        """Close the duplicates of the sockets. Their users have closed the sockets themselves."""
         self._timer.cancel()
         with self._lock:
+            # their users have closed the sockets themselves
             for duplicate in self._duplicates:
                 duplicate.close()
             self._duplicates.clear()

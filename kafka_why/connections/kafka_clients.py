@@ -36,10 +36,10 @@ def reading_consumer(
     fetch_max_wait_ms: int | None = None,
     reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
-    """Return a consumer without a group, for manually assigned partitions. See `kafka_why.topic_reader`.
+    """Return a consumer without a group, for manually assigned partitions. Raises KafkaError.
 
     `max_record_bytes` is the largest record of its topics. `timeout_ms` limits the first connection and each
-    request. None leaves a setting at kafka-python's default. Raises KafkaError.
+    request. None means kafka-python's default.
     """
     given = {
         "max_partition_fetch_bytes": max_record_bytes,
@@ -60,7 +60,9 @@ def reading_consumer(
 
 
 def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
-    """Return a consumer in a group of the cluster's own coordinator, without commits. Raises KafkaError."""
+    """Return a consumer in a group of the cluster's own coordinator. It commits nothing. Raises
+    KafkaError.
+    """
     return _connected(
         KafkaConsumer,
         client_config,
@@ -73,8 +75,8 @@ def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
 def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int) -> Producer:
     """Return librdkafka's producer for the coordinator's requests. Its calls never wait for a broker.
 
-    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages show as
-    failed requests, because librdkafka's own log lines on stderr are off.
+    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. librdkafka's
+    log lines on stderr are off, because outages show as failed requests.
     """
     return Producer(
         {
@@ -101,20 +103,19 @@ def answers_consumer(
 ) -> Consumer:
     """Return librdkafka's consumer without a group, for manually assigned partitions. It commits no offsets.
 
-    `max_record_bytes` is the largest record of its topic. The brokers wait for `fetch_min_bytes` for at most
-    half a second. `offset_reset` is Kafka's auto.offset.reset. `on_error` is called in `poll`, possibly for
-    each attempt to connect. librdkafka looks up the coordinator of `group.id` anyway, so the brokers create
-    their `__consumer_offsets`.
+    `max_record_bytes` is the largest record of its topic. `offset_reset` is Kafka's auto.offset.reset.
+    Brokers wait at most half a second for `fetch_min_bytes`. `on_error` is called in `poll`, possibly for
+    each attempt to connect.
 
     Other values of `fetch.wait.max.ms`, `fetch.queue.backoff.ms`, `queued.min.messages`, `check.crcs` and
-    `socket.nagle.disable`, here and in the producer, were measured side by side. They changed neither the
-    latency of a single request (1.5 ms, of which 0.9 ms until a reader has the request) nor the processor
-    time.
+    `socket.nagle.disable` were measured, here and in the producer. They changed neither latency (1.5 ms for a
+    single request, 0.9 ms of them until a reader has it) nor processor time.
     """
     return Consumer(
         {
             **_librdkafka_connection(client_config),
-            "group.id": "group-coordinator-answers",  # librdkafka requires one
+            # librdkafka requires one; its lookup makes brokers create __consumer_offsets
+            "group.id": "group-coordinator-answers",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": offset_reset,
@@ -148,7 +149,7 @@ def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int
 
 
 def telemetry_producer(client_config: ClientConfig) -> Producer:
-    """Return librdkafka's producer for the telemetry of clients. Its calls never wait for a broker.
+    """Return librdkafka's producer for clients' telemetry. Its calls never wait for a broker.
 
     It may lose or duplicate a record. Its queue is bounded.
     """
@@ -167,7 +168,7 @@ def telemetry_producer(client_config: ClientConfig) -> Producer:
 
 
 def claims_consumer(client_config: ClientConfig) -> Consumer:
-    """Return librdkafka's consumer of the owner topic for a Python worker of Spark. It commits no offsets.
+    """Return librdkafka's consumer of the owner topic, for a Python worker of Spark.
 
     It reports the end of each partition by an event, and fetches only while a partition is assigned.
     """
@@ -187,7 +188,7 @@ def claims_consumer(client_config: ClientConfig) -> Consumer:
 
 
 def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
-    """Return a producer of clock records, each of which fails after `timeout_ms`. Raises KafkaError."""
+    """Return a producer of clock records. Each fails after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
         client_config,
@@ -207,10 +208,7 @@ def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_ma
 def topic_metadata_producer(
     client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
-    """Return a producer of TopicMetadata records, each of which fails after `timeout_ms`.
-
-    Raises KafkaError.
-    """
+    """Return a producer of TopicMetadata records. Each fails after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
         client_config,
@@ -228,9 +226,7 @@ def topic_metadata_producer(
 
 
 def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> KafkaProducer:
-    """Return a producer of the observer's sightings, each of which fails after `timeout_ms`. Raises
-    KafkaError.
-    """
+    """Return a producer of the observer's sightings. Each fails after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
         client_config,
@@ -248,7 +244,7 @@ def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> Kafka
 
 
 def producer(client_config: ClientConfig) -> KafkaProducer:
-    """Return a producer that sends records at once, to be acknowledged by all replicas. Raises KafkaError."""
+    """Return a producer that sends records at once. All replicas acknowledge them. Raises KafkaError."""
     return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
 
 
@@ -258,10 +254,10 @@ def admin(
     bootstrap_timeout_ms: int | None = None,
     request_timeout_ms: int | None = None,
 ) -> KafkaAdminClient:
-    """Return kafka-python's admin client.
+    """Return kafka-python's admin client. Raises KafkaError, or ValueError for invalid servers.
 
-    `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request. None leaves
-    kafka-python's default. Raises KafkaError, or ValueError if the servers are not a list of HOST:PORT.
+    `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request. None means
+    kafka-python's default.
     """
     given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
     return _connected(
@@ -277,10 +273,10 @@ def librdkafka_admin(client_config: ClientConfig) -> AdminClient:
 
 
 def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
-    """Return a new client of kafka-python, which connects at once. Raises KafkaError.
+    """Connect a new client of kafka-python.
 
-    In particular, it raises ClusterRefused if a broker refuses the login or its certificate is not trusted,
-    and NoBroker if no broker answers in time.
+    Raises ClusterRefused if a broker refuses the login or its certificate is not trusted, NoBroker if no
+    broker answers in time, or another KafkaError.
     """
     settings |= client_config.kafka_python_settings()
     left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
@@ -307,7 +303,6 @@ def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: 
 
 
 def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
-    """Return the connection settings for librdkafka's clients."""
     return {
         **client_config.librdkafka_settings(),
         "reconnect.backoff.max.ms": 1_000,  # librdkafka's 10 s is too long for a member

@@ -43,40 +43,36 @@ _REGION_OF_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\
 
 
 class CredentialsError(ValueError):
-    """The error of missing AWS credentials. Its message says where they are expected, and has no secret."""
+    """The error of missing AWS credentials. Its message has no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class IamLogin:
-    """A login by IAM. `profile` is a section of the shared credentials file.
-
-    If `profile` is None, the credentials in the environment have priority.
-    """
+    """A login by IAM."""
 
     region: str
-    profile: str | None = None
+    profile: str | None = None  # a section of the shared credentials file; None: the environment has priority
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key of AWS. `session` is the session token of a temporary key."""
+    """An access key of AWS."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
-    session: str | None = field(default=None, repr=False)
+    session: str | None = field(default=None, repr=False)  # of a temporary key
 
 
 def region_of(servers: str) -> str | None:
-    """Return the region in the name of an MSK broker, else the region in the environment, or None."""
+    """Return the region of an MSK broker in `servers`, else of the environment, or None."""
     found = _REGION_OF_HOST.search(servers)
     return found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def iam_credentials(login: IamLogin) -> Credentials:
-    """Return the current credentials. Raises CredentialsError.
+    """Return the current credentials, from the environment or the shared credentials file.
 
-    The credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the
-    environment, or from the shared credentials file.
+    Raises CredentialsError.
     """
     if login.profile is None and "AWS_ACCESS_KEY_ID" in os.environ:
         found = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
@@ -121,13 +117,10 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
 
 
 def _section(path: Path, name: str) -> dict[str, str]:
-    """Return a section of an INI file, or {} if the file or the section is missing.
-
-    Raises CredentialsError.
-    """
     parser = configparser.RawConfigParser()
     try:
         parser.read(path)
+        # a missing file has no sections
         return dict(parser[name]) if name in parser else {}
     except (configparser.Error, OSError, ValueError):
         pass
@@ -150,7 +143,9 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """The error when no token can be obtained. Its message names the endpoint or the file, and no secret."""
+    """The error when no token can be obtained. Its message names the endpoint or the file, and has no
+    secret.
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -158,20 +153,16 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """A login by tokens. `endpoint` is the URL (http, https or file) of the tokens, or None for unsecured
-    tokens of `subject`.
+    """A login by tokens."""
 
-    `trusted` are the authorities' certificates (PEM) for https, or None for this machine's certificates.
-    `extensions` are those of RFC 7628.
-    """
-
+    # an http, https or file URL; None: unsecured tokens of `subject`
     endpoint: str | None = field(repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scope: str | None = None
-    trusted: str | None = field(default=None, repr=False)
+    trusted: str | None = field(default=None, repr=False)  # PEM; None: this machine's certificates
     subject: str | None = None
-    extensions: tuple[tuple[str, str], ...] = ()
+    extensions: tuple[tuple[str, str], ...] = ()  # RFC 7628
 
     @property
     def shown_endpoint(self) -> str:
@@ -188,7 +179,7 @@ class Token:
 
 
 class TokenSource:
-    """The tokens of one login, shared by all clients of this process.
+    """The tokens of one login. All clients of this process share them.
 
     A token is renewed before it expires.
     """
@@ -209,11 +200,11 @@ class TokenSource:
             return self._token
 
     def _replace(self, now_s: float) -> None:
-        """Get a new token. If that fails, keep the old token until it expires."""
         try:
             self._token = _new_token(self.login, now_s)
         except TokenError as error:
             failed_at_s = time.time()  # the attempt may have lasted until its timeout
+            # the old token is kept until it expires
             if self._token is None or failed_at_s >= self._token.expires_s:
                 raise
             import structlog  # executors need not have structlog
@@ -227,7 +218,7 @@ class TokenSource:
 
 
 class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
-    """The tokens of a login for kafka-python's clients, and for librdkafka's as their `oauth_cb`."""
+    """The tokens of a login, for kafka-python's clients and as the `oauth_cb` of librdkafka's."""
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
@@ -248,7 +239,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python s
 
 @cache
 def source_of(login: TokenLogin | IamLogin) -> TokenSource:
-    """Return the token source of a login, the same for all callers in this process."""
+    """Return the token source of a login. All callers in this process get the same."""
     return TokenSource(login)
 
 
@@ -311,7 +302,7 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
 
 
 def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
-    """Return the JSON of the response. Raises OSError, also for an error status, or ValueError."""
+    """Return the response's JSON. Raises ValueError, or OSError, which includes error statuses."""
     try:
         with opener.open(request) as answer:
             return json.loads(answer.read(_MAX_ANSWER_BYTES))
@@ -321,7 +312,7 @@ def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDir
 
 
 def _error_of(error: urllib.error.HTTPError) -> str:
-    """Return the OAuth error code (RFC 6749) of the response, or "" if there is none."""
+    """Return the error code of RFC 6749, or ""."""
     try:
         found: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
         return str(found["error"])[:100]
@@ -330,7 +321,7 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 def _expires_s(token: str) -> float | None:
-    """Return the expiry of a JWT, or None if the token is not a JWT with an expiry."""
+    """Return the expiry of a JWT, or None for any other token."""
     try:
         payload = token.split(".")[1]
         claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

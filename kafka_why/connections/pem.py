@@ -18,11 +18,11 @@ _KEYS = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
 
 
 class PemError(ValueError):
-    """The error of a PEM text that is incomplete or unusable. Its message quotes nothing of the text."""
+    """The error of an unusable PEM text. Its message does not quote the text."""
 
 
 def certificates(text: str) -> str:
-    """Return the certificates in a PEM text, in order. Raises PemError if there is none."""
+    """Return the certificates in a PEM text, in order. Raises PemError if it has none."""
     found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
     if not found:
         raise PemError(f"it has no certificate as PEM{_hint(text)}")
@@ -30,9 +30,9 @@ def certificates(text: str) -> str:
 
 
 def private_key(text: str, password: str | None = None) -> str:
-    """Return the private key in a PEM text as PKCS#8, which Kafka's clients in Java need. Raises PemError.
+    """Return the private key in a PEM text as PKCS#8, because Kafka's clients in Java need that.
 
-    A key in another form, such as older RSA keys of OpenSSL, is decrypted with `password`.
+    A key in another form, such as an older RSA key of OpenSSL, is decrypted with `password`. Raises PemError.
     """
     found = [match for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
     if len(found) != 1:
@@ -77,9 +77,9 @@ def client_context(
     *,
     checks_host: bool = True,
 ) -> ssl.SSLContext:
-    """Return a TLS context for clients. If `trusted` is None, it trusts this machine's certificates.
+    """Return a TLS context for clients. Raises PemError.
 
-    `chain` and `key` are a client's certificate. Raises PemError.
+    `trusted` None means this machine's certificates. `chain` and `key` are a client's certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -120,10 +120,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield the path of a file with this text, which exists during the block.
-
-    The file is in memory and not on a disk if the system supports that.
-    """
+    # in memory, so that the key is not on a disk
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:
@@ -147,10 +144,10 @@ _DER_SEQUENCE = b"\x30"
 
 
 def read_store(path: Path, password: Callable[[], str | None]) -> str:
-    """Return the content of a store as PEM text. Raises PemError or OSError.
+    """Return the content of a PEM or PKCS12 store as PEM text. Raises PemError or OSError.
 
-    The type is found from the content, as in Java. `password` returns the password of a PKCS12 store. The
-    private key of a PKCS12 store is returned unencrypted.
+    The content shows the type, as in Java. `password` returns the password of a PKCS12 store. Its private key
+    is returned unencrypted.
     """
     content = path.read_bytes()
     if content.startswith(_JKS):
@@ -193,7 +190,7 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
 
 
 def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
-    """Return all certificates: first `own`, then its issuer, the issuer of that, and so on, then the rest."""
+    """Return all certificates: `own`, the chain of its issuers, then the rest."""
     chain, left = list(own), list(others)
     while chain and (issuer := next((it for it in left if it.subject == chain[-1].issuer), None)):
         chain.append(issuer)

@@ -20,11 +20,11 @@ Resolve = Callable[[str, str], str]
 
 
 class PropertiesError(ValueError):
-    """The error of an unreadable settings file. Its message names the file and the setting, and no value."""
+    """The error of an unreadable settings file. Its message names the file and the setting, but no value."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the settings of a file, with references replaced (see `load_properties`). Raises
+    """Return the settings of a file, with references resolved as in `load_properties`. Raises
     PropertiesError.
     """
     found, resolve = load_properties(path)
@@ -32,12 +32,12 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
-    """Return a file's settings as written, and a function that resolves the references in a setting's value.
+    """Return a file's settings as written, and a function that resolves the references in a value.
 
-    `${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without surrounding
-    blanks, `${file:PATH:KEY}` a value of another properties file, and `${dir:PATH:FILE}` the content of a
-    file in a folder. As in Kafka's own clients, `config.providers` may give these providers other names. This
-    setting is not returned. Raises PropertiesError.
+    `${env:NAME}` is a variable of the environment. `${file:PATH}` is the content of a file without
+    surrounding blanks. `${file:PATH:KEY}` is a value of another properties file. `${dir:PATH:FILE}` is the
+    content of a file in a folder. As in Kafka's clients, `config.providers` may give these providers other
+    names; this setting is not returned. Raises PropertiesError.
     """
     found = _parsed(path)
     declared = {
@@ -72,7 +72,7 @@ def _parsed(path: Path) -> dict[str, str]:
 
 
 def _text(content: bytes) -> str:
-    """Decode a file as ISO 8859-1, as Java does, unless it has a byte order mark. Raises PropertiesError."""
+    """Decode as ISO 8859-1, as Java does, unless the file has a byte order mark."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding)
@@ -82,7 +82,7 @@ def _text(content: bytes) -> str:
 
 
 class _References:
-    """The providers of a file, by the names that its references use for them."""
+    """The providers of a file, by the names that its references use."""
 
     def __init__(self, path: Path, declared: Mapping[str, str]) -> None:
         self._path = path
@@ -150,7 +150,7 @@ _CLASSES: Mapping[str, Callable[[str], str]] = {
 
 
 def _reason(error: Exception) -> str:
-    """Return the error's text without quotes from a file, which may be secret."""
+    """Return the error's text without quotes from the file, which may be secret."""
     if isinstance(error, PropertiesError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -33,14 +33,16 @@ _REASONS = {
 
 
 class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """The error when a broker refuses the login, or is not trusted. Its message says what to change."""
+    """The error when a broker refuses the login, or its certificate is not trusted. Its message says what to
+    change.
+    """
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
-    """The error when no broker answers. Its message has the last connection's failure, if known."""
+    """The error when no broker answers. Its message has the last failure of a connection, if known."""
 
     def __init__(self, client_config: ClientConfig, failure: str | None) -> None:
         super().__init__(f"no Kafka broker answers ({failure or client_config})")
@@ -50,11 +52,10 @@ class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no
 
 
 class Refusals:
-    """A recorder of a kafka-python client's connection failures. The client gets `client` as its
-    `kafka_client`.
+    """A recorder of a kafka-python client's connection failures.
 
-    `latest` is the server that was tried last, as ``host:port``. `failure` is the server of the last
-    connection that failed, and the reason.
+    The client gets `client` as its `kafka_client`. `latest` is the server that was tried last, as
+    ``host:port``. `failure` is the last failed connection: its server and the reason.
     """
 
     def __init__(self) -> None:
@@ -64,12 +65,12 @@ class Refusals:
         self._possible_refusal: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
-        """Return kafka-python's network client, with a hook that reports to this object."""
+        """Return kafka-python's network client. It reports its failures to this object."""
         net = NetworkSelector(**settings)
         return KafkaNetClient(net=net, manager=_Manager(self, net, **settings))
 
     def raise_first(self, error: Exception, *, is_last: bool) -> None:
-        """Raise ClusterRefused from `error` if a broker refused the client, else return.
+        """Raise ClusterRefused from `error` if a broker refused the client.
 
         `error` is the exception of the client's constructor. After the last attempt, a connection that the
         broker closed also counts as a refusal.
@@ -94,8 +95,6 @@ class Refusals:
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no types
-    """A connection manager of kafka-python that reports why each connection failed."""
-
     def __init__(self, refusals: Refusals, net: NetworkSelector, **settings: Any) -> None:
         self._refusals = refusals
         super().__init__(net, **settings)
@@ -115,10 +114,9 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
-            """Return data that arrived with the end of the connection, which kafka-python would drop.
+            """Return data that arrived with the end of the connection; the next call returns the error.
 
-            A broker that refuses a login sends the reason and closes the connection. The next call returns
-            the error.
+            A broker that refuses a login sends the reason and closes. kafka-python would drop the reason.
             """
             data, error = receive()
             return (data, None) if data else (data, error)
@@ -128,7 +126,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
 
 
 def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
-    """Return a sentence about an error that retrying cannot fix, or None for other errors."""
+    """Return a sentence about an error that no retry can mend, or None."""
     if isinstance(error, (TokenError, KafkaConfigurationError)):
         return str(error)
     for kind, reason in _REASONS.items():
@@ -160,7 +158,6 @@ def _tls_reason(address: str, error: BaseException | None) -> str | None:
 
 
 def _failure(error: Exception) -> str:
-    """Return the cause in an operator's words: a wrong name, a wrong port, or a busy broker."""
     if isinstance(error, RequestTimedOutError):
         return "it accepts connections, but does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
@@ -170,6 +167,6 @@ def _failure(error: Exception) -> str:
 
 
 def _broker_message(error: Exception) -> str:
-    """Return the broker's own message, without kafka-python's error name before it."""
     text = str(error.args[0]) if error.args else type(error).__name__
+    # without kafka-python's name of the error
     return text.partition(": ")[2] or text

@@ -20,12 +20,10 @@ _KEYS = re.compile(
 
 
 class RocketMqServers(NamedTuple):
-    """The name servers, each HOST:PORT, the access key with its secret, and TLS. `keys` and `tls` are None if
-    they are not used.
-    """
+    """The name servers of a RocketMQ cluster, and how to connect."""
 
-    addresses: tuple[str, ...]
-    keys: tuple[str, str] | None = None
+    addresses: tuple[str, ...]  # HOST:PORT
+    keys: tuple[str, str] | None = None  # access key and secret key
     tls: ssl.SSLContext | None = None
 
     @classmethod
@@ -48,9 +46,9 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
 
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the access key and the secret key of a file as mqadmin's tools.yml, else of the environment.
+    """Return the access key and the secret key of a file like mqadmin's tools.yml, else of the environment.
 
-    Return None if there are none. Raises ValueError or OSError.
+    Return None if neither has them. Raises ValueError or OSError.
     """
     if path is None:
         found = {"accessKey": environ.get(ACCESS_KEY, ""), "secretKey": environ.get(SECRET_KEY, "")}
@@ -67,8 +65,8 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] 
 def tls_context(path: Path) -> ssl.SSLContext:
     """Return the context for a file of RocketMQ's `tls.config.file`. Raises ValueError or OSError.
 
-    As for RocketMQ's clients, a server's certificate is verified only with `tls.client.authServer=true`, and
-    the system's certificates are trusted without a `tls.client.trustCertPath`.
+    As in RocketMQ's clients, the server is verified only with `tls.client.authServer=true`, by the system's
+    certificates unless `tls.client.trustCertPath` is set.
     """
     given = read_properties(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

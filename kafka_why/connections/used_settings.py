@@ -26,12 +26,12 @@ def intended_name(name: str) -> str | None:
 
 
 def shown_names(names: Iterable[str]) -> list[str]:
-    """Return the names in order, without those that may be secrets instead of names."""
+    """Return the sorted names. Those that may be secrets are left out."""
     return sorted(name for name in names if name in KNOWN or ("." in name and _NAME.fullmatch(name)))
 
 
 def _is_prefixed(name: str) -> bool:
-    """Return True for a setting with a client's prefix, such as Connect's `producer.sasl.jaas.config`."""
+    """Return True if `name` has a client's prefix, as Connect's `producer.sasl.jaas.config`."""
     parts = name.split(".")
     return any(".".join(parts[at:]) in KNOWN for at in range(1, len(parts)))
 
@@ -121,11 +121,11 @@ _MAX_SHOWN_CHARS = 200
 
 
 class ClientConfigError(ValueError):
-    """The error of unusable client settings. Its message names the file and the setting, and no secret."""
+    """The error of unusable client settings. Its message names the file and the setting, but no secret."""
 
 
 class UsedSettings:
-    """Settings by their names. `unused` are the settings that were not read."""
+    """Settings by their names, with a record of those that were read."""
 
     def __init__(self, values: Mapping[str, str], resolve: Resolve = lambda _, value: value) -> None:
         self._values = values
@@ -133,14 +133,14 @@ class UsedSettings:
         self._unread = set(values)
 
     def text(self, name: str) -> str | None:
-        """Return the value of a setting, or None if it is not set. The value may be empty."""
+        """Return the value of a setting, which may be "", or None if it is not set."""
         if name not in self._values:
             return None
         self._unread.discard(name)
         return self._resolve(name, self._values[name]).strip(BLANKS)
 
     def get(self, name: str) -> str | None:
-        """Return the value of a setting, or None if it is not set or empty."""
+        """Return the value of a setting, or None if it is not set or ""."""
         return self.text(name) or None
 
     def first(self, *names: str) -> tuple[str, str | None]:
@@ -154,15 +154,12 @@ class UsedSettings:
         return names[0], None
 
     def is_shown(self, name: str) -> bool:
-        """Return True if an error may quote this non-secret setting, because no secret can be in its
-        value.
-        """
+        """Return True if an error may quote this setting, because its value has no secret."""
         return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
 
     def shown(self, name: str) -> str:
-        """Return the value of a non-secret setting for an error text, quoted as written in the file.
-
-        The value is left out if a secret may be in it.
+        """Return the value of a setting for an error text, quoted as in the file, unless it may have a
+        secret.
         """
         value = self._values[name].strip(BLANKS)
         return repr(value) if _is_harmless(value) else "its value (not shown)"

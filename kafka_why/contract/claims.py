@@ -13,28 +13,21 @@ from kafka_why.contract.codec import UNREADABLE
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic, with which a coordinator becomes the owner of the topics. The record's key
-    is `claim_id`.
-
-    `owner_id` identifies the state in `folder`, so a restart on the same folder makes the next claim without
-    waiting. `since_ms` is the time of the claim by the clock of the claiming process. `tick_interval_ms` is
-    the interval between its clock records. `checkpoint` is the location of the state if it is not in
-    `folder`. Then `place` distinguishes folders with the same path on machines with the same name.
-    `is_released` is True if the coordinator has stopped cleanly.
-    """
+    """A record of the owner topic, with which a coordinator becomes the owner of the topics."""
 
     version: int = 1
     epoch: int
-    claim_id: str
-    owner_id: str
+    claim_id: str  # also the record's key
+    owner_id: str  # of the state in `folder`; a restart on the same folder need not wait for its claim
     requests_topic_id: str
     host: str
     pid: int
     folder: str
-    since_ms: int
-    tick_interval_ms: int
-    is_released: bool = False
-    checkpoint: str = ""
+    since_ms: int  # time of the claim, by the claiming process's clock
+    tick_interval_ms: int  # between the claiming process's clock records
+    is_released: bool = False  # the coordinator has stopped cleanly
+    checkpoint: str = ""  # location of the state if it is not in `folder`
+    # with `checkpoint`: distinguishes folders with the same path on machines with the same name
     place: str = ""
 
     def __str__(self) -> str:

@@ -48,9 +48,11 @@ MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
-    """Return the value of a clock record. It attests that every request with a timestamp up to `time_ms`
-    precedes the clock record or is already readable. `owner_epoch` is the epoch of the appending
-    coordinator's claim (`streaming.service.ownership.owner`), or None if it made no claim.
+    """Return the value of a clock record, which vouches for the requests up to `time_ms`.
+
+    Every request with a timestamp up to `time_ms` precedes the clock record or is already readable.
+    `owner_epoch` is the epoch of the coordinator's claim (`streaming.service.ownership.owner`), or None
+    without a claim.
     """
     if owner_epoch is None:
         return b'{"type":"Clock","time_ms":%d}' % time_ms
@@ -94,45 +96,35 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record that was refused, or whose processing failed. `key` and `value` are cut at
-    DEAD_LETTER_MAX_BYTES.
-
-    `request` is the record's id, or "" if a deadline failed. Then `message` names the deadline. `at_ms` is
-    the record's append time, or 0 if the record is no longer available because it was answered in a later
-    call.
-    """
+    """A record that was refused, or whose processing failed."""
 
     version: int  # no default, so it is always written
     reason: Reason
-    message: str
-    request: str
-    at_ms: int
+    message: str  # names the deadline if a deadline failed
+    request: str  # id of the record, or "" if a deadline failed
+    at_ms: int  # append time of the record; 0 if unknown, because it was answered in a later call
     answered: bool
-    key: bytes = b""
+    key: bytes = b""  # as `value`, cut at DEAD_LETTER_MAX_BYTES
     value: bytes = b""
     value_bytes: int = 0
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
-    """A record of the offsets topic: the committed offset of one partition.
-
-    `expire_at_ms` is None unless the client chose its own retention time. `incarnation` is the group's
-    incarnation. `topic_id` is None if unknown. `request` is the id of the request that wrote the record: the
-    OffsetCommit, or the TopicMetadata with the topic id. It is "" if the group was imported from other
-    topics.
-    """
+    """A record of the offsets topic: the committed offset of one partition."""
 
     group_id: str
-    incarnation: str
+    incarnation: str  # of the group
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     committed_at_ms: int
-    expire_at_ms: int | None
+    expire_at_ms: int | None  # None unless the client chose the retention time
+    # id of the OffsetCommit, or of the TopicMetadata with the topic id; "" if the group was imported from
+    # other topics
     request: str
-    topic_id: UUID | None = None
+    topic_id: UUID | None = None  # None if unknown
     version: int = RECORD_VERSION
 
 
@@ -156,16 +148,14 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 
 class PendingTransaction(Struct, frozen=True, kw_only=True):
-    """A record of the transactions topic: a group has offsets that are pending in a transaction. The record
-    does not have the offsets. A tombstone follows when they are no longer pending, for any reason.
+    """A record of the transactions topic: a group has offsets that are pending in a transaction.
 
-    `request` is the id of the TxnOffsetCommit, which was appended at `at_ms`. `partitions` is the number of
-    partitions whose offsets are pending. `incarnation` is the group's incarnation. The other fields are as in
-    the request.
+    The record does not have the offsets. A tombstone follows when they are no longer pending. Fields without
+    a comment are as in the request.
     """
 
     group_id: str
-    incarnation: str
+    incarnation: str  # of the group
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -173,9 +163,9 @@ class PendingTransaction(Struct, frozen=True, kw_only=True):
     txn_partition: int
     txn_position: int
     txn_topic_id: UUID | None
-    request: str
-    at_ms: int
-    partitions: int
+    request: str  # id of the TxnOffsetCommit
+    at_ms: int  # append time of the request
+    partitions: int  # number of partitions with pending offsets
     version: int = RECORD_VERSION
 
 
@@ -185,7 +175,7 @@ def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:
 
 
 class Address(Struct, frozen=True):
-    """The address for the response to a record that is not a valid request."""
+    """The address for the response to a record that is not a request."""
 
     correlation_id: ShortStr
     reply_partition: Int32
@@ -193,13 +183,11 @@ class Address(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The refusal of a record that is not an acceptable request. `address` is None if no response is
-    possible.
-    """
+    """The refusal of a record that is not an acceptable request."""
 
     reason: Reason
     message: str
-    address: Address | None
+    address: Address | None  # None if no response is possible
 
     def error_code(self) -> ErrorCode:
         if self.reason is Reason.UNSUPPORTED_VERSION:
@@ -232,7 +220,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(value: bytes) -> AnyRequest | Refusal:
-    """Decode a request. Return a Refusal if the record is not a valid request."""
+    """Decode a request, or return a Refusal."""
     try:
         request = _request_decoder.decode(value)
     except UNREADABLE as error:
@@ -252,8 +240,8 @@ def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
 
 
 def refuse_unreadable(value: bytes, reason: Reason, message: str) -> Refusal:
-    """Return the refusal of a record that is not a request. The sender gets a response if the record has an
-    address.
+    """Return the refusal of a record that is not a request. Its sender gets a response if the address is
+    readable.
     """
     try:
         address: Address | None = _address_decoder.decode(value)
@@ -269,17 +257,17 @@ def request_id(topic: str, partition: int, offset: int, n: int | None = None) ->
 
 
 def is_packed(request_id: str) -> bool:
-    """Return True if this is the id of a request in a pack. Topic names have no `#`."""
+    """Return True if `request_id` is of a request in a pack. Topic names have no `#`."""
     return "#" in request_id
 
 
 def number_in_pack(request_id: str) -> int:
-    """Return the number of the request in its pack, or 0 if it is not in a pack. Raises ValueError."""
+    """Return the request's number in its pack, or 0 if it is not in a pack. Raises ValueError."""
     return int(request_id.partition("#")[2] or 0)
 
 
 def record_of(request_id: str) -> tuple[str, int, int]:
-    """Return the topic, the partition and the offset of the request's record. Raises ValueError."""
+    """Return the topic, the partition and the offset of a request's record. Raises ValueError."""
     topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
     return topic, int(partition), int(offset)
 
@@ -302,17 +290,16 @@ def slot_of(group_id: str) -> int:
 
 
 def pack_key(slot: int) -> bytes:
-    """Return the key of a pack of requests of this slot."""
+    """Return the key of a pack of requests with this slot."""
     return _PACK_KEYS[slot]
 
 
 def pack(messages: Iterable[bytes]) -> bytes:
-    """Return the value of a pack of these messages, which must not have line feeds."""
+    """Return a pack of `messages`, which must not have line feeds."""
     return PACK_PREFIX + b"\n".join(messages)
 
 
 def is_pack(value: bytes) -> bool:
-    """Return True if the value of a record is a pack."""
     return value.startswith(PACK_PREFIX)
 
 

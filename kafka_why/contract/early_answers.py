@@ -16,8 +16,6 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class _Record(Protocol):
-    """A record of the responses topic, as in kafka-python."""
-
     partition: int
     headers: Headers | None
 
@@ -38,21 +36,17 @@ _MARKER = "replicas-since"
 
 
 class ReplicaId(NamedTuple):
-    """The id of a replica: the epoch of its owner's claim (`kafka_why.contract.claims`), and the replica's
-    number in this epoch. Later replicas have greater ids.
-    """
+    """The id of a replica. Later replicas have greater ids."""
 
-    owner_epoch: int
-    number: int
+    owner_epoch: int  # of its owner's claim (`kafka_why.contract.claims`)
+    number: int  # of the replica in this epoch
 
 
 class AsOf(NamedTuple):
-    """The origin of an early answer: its replica, and the latest time in ms on which the replica has acted.
-    `as_of_ms` is the append time of a request, or an attested time up to which the replica fired deadlines.
-    """
+    """The origin of an early answer."""
 
     replica: ReplicaId
-    as_of_ms: int
+    as_of_ms: int  # append time of the replica's last request, or time up to which it has fired deadlines
 
 
 Commits = dict[int, list[int]]
@@ -64,8 +58,9 @@ of the answer's partitions. Partitions with an error are omitted.
 def early_headers(
     replica: ReplicaId, as_of_ms: int, commits: Commits | None = None, *, max_commits_bytes: int = 0
 ) -> list[tuple[str, bytes]]:
-    """Return the headers of a record with early answers. Commits that need more than `max_commits_bytes` are
-    omitted, so that the record is not too large for its topic.
+    """Return the headers of a record with early answers.
+
+    Commits of more than `max_commits_bytes` are omitted: the record would be too large for its topic.
     """
     headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
     if commits and len(encoded := msgspec.json.encode(commits)) <= max_commits_bytes:
@@ -85,15 +80,14 @@ def commits_of(headers: Headers | None) -> Commits:
 
 
 def is_from_query(headers: Headers | None) -> bool:
-    """Return True if the query wrote this record of the responses topic. Replicas write early answers and
-    markers.
-    """
+    """Return True if the query wrote this record of the responses topic, and not a replica."""
     return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
 
 
 def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
-    """Return the headers of a marker, a record without a value. After a marker, readers drop the answers of
-    replicas older than `first`.
+    """Return the headers of a marker. After it, readers drop the answers of replicas older than `first`.
+
+    A marker is a record without a value.
     """
     return [(_MARKER, b"%d.%d" % first)]
 
@@ -108,9 +102,7 @@ def as_of(headers: Headers | None) -> AsOf | None:
 
 
 def marker_of(headers: Headers | None) -> ReplicaId | None:
-    """Return the oldest replica whose answers are valid after this marker, or None if the record is not a
-    marker.
-    """
+    """Return the oldest replica whose answers are valid after this marker, or None if it is not a marker."""
     for name, value in headers or ():
         if name == _MARKER:
             return _replica_id(value or b"")
@@ -123,21 +115,18 @@ def _replica_id(text: bytes) -> ReplicaId:
 
 
 class EarlyAnswers:
-    """A filter of the responses topic that drops the answers of replaced replicas. Pass each partition's
+    """A filter of the responses topic that drops the answers of replaced replicas. Takes a partition's
     records in order.
 
-    A reader may begin in the middle of the topic, because it does not need earlier markers. A replaced
-    replica finds the clock record of the later owner in the requests topic before any request of this reader,
-    and stops.
+    A reader may begin in the middle of the topic, without the earlier markers: a replaced replica stops
+    before it reads any request of this reader, because it first reads the later owner's clock record.
     """
 
     def __init__(self) -> None:
         self._first: dict[Hashable, ReplicaId] = {}
 
     def accepts(self, partition: Hashable, headers: Headers | None) -> bool:
-        """Return True if the reader should use this record. Return False for markers, answers of a replaced
-        replica, and unreadable headers.
-        """
+        """Return True if the reader should use this record. A marker and unreadable headers are not used."""
         if not headers:
             return True
         try:
@@ -151,7 +140,8 @@ class EarlyAnswers:
 
 
 def lists_changed(value: bytes) -> bool:
-    """Return True if an early answer lists changed groups (`DescribeGroupResponse.changed`). The query's
-    answers never do. Raises msgspec.DecodeError.
+    """Return True if an early answer has `DescribeGroupResponse.changed`. Raises msgspec.DecodeError.
+
+    The query's answers never have it.
     """
     return _listing.decode(value).changed is not UNSET

@@ -35,11 +35,7 @@ KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
-    """The entry that a coordinator writes when it starts. It has the code version and the settings, and the
-    first batch that uses them.
-
-    `owner_epoch` is the epoch of the coordinator's claim on the topics.
-    """
+    """The entry that a coordinator writes when it starts, with its code version and settings."""
 
     at_ms: int
     from_batch: int
@@ -51,8 +47,6 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
 
 
 class _Head(Struct, frozen=True):
-    """The head of a record: the type of an entry, and the protocol of the group."""
-
     type: str = ""
     protocol: str = KAFKA
 
@@ -78,7 +72,7 @@ _configs = msgspec.json.Decoder(GroupConfigs)
 
 
 def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic. Return None if its type is unknown. Raises msgspec.DecodeError."""
+    """Decode a record of the events topic, or return None for an unknown type. Raises msgspec.DecodeError."""
     head = _head.decode(value)
     if head.protocol == GroupType.ROCKETMQ:
         return _rocketmq_event.decode(value)
@@ -89,16 +83,18 @@ def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | Non
 
 
 def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic. Return None if its type is unknown or its group is a RocketMQ
-    group. Raises msgspec.DecodeError.
+    """Decode a record of the events topic, or return None for an unknown type or a RocketMQ group.
+
+    Raises msgspec.DecodeError.
     """
     found = decode_any_entry(value)
     return None if isinstance(found, RocketMqHistoryEntry) else found
 
 
 def decode_any_snapshot(value: bytes) -> AnyView | None:
-    """Decode the value of a record of the groups topic. Return None if it is not about a group. Raises
-    msgspec.DecodeError.
+    """Decode the view in a record of the groups topic, or return None if it has none.
+
+    Raises msgspec.DecodeError.
     """
     protocol = _head.decode(value).protocol
     if protocol == GroupType.ROCKETMQ:
@@ -107,23 +103,20 @@ def decode_any_snapshot(value: bytes) -> AnyView | None:
 
 
 def decode_snapshot(value: bytes) -> GroupSnapshot | None:
-    """Decode the value of a record of the groups topic. Return None unless it is about a Kafka group. Raises
-    msgspec.DecodeError.
-    """
+    """Decode the view of a Kafka group, or return None for other records. Raises msgspec.DecodeError."""
     found = decode_any_snapshot(value)
     return found if isinstance(found, GroupSnapshot) else None
 
 
 def decode_rocketmq_snapshot(value: bytes) -> RocketMqSnapshot | None:
-    """Decode the value of a record of the groups topic. Return None unless it is about a RocketMQ group.
-    Raises msgspec.DecodeError.
-    """
+    """Decode the view of a RocketMQ group, or return None for other records. Raises msgspec.DecodeError."""
     return _rocketmq_snapshot.decode(value) if _head.decode(value).protocol == GroupType.ROCKETMQ else None
 
 
 def decode_configs(value: bytes) -> GroupConfigs | None:
-    """Decode the settings in the value of a record of the groups topic. Return None if the group overrides no
-    settings. Raises msgspec.DecodeError.
+    """Decode the settings that a group overrides, or return None if it overrides none.
+
+    `value` is a record of the groups topic. Raises msgspec.DecodeError.
     """
     if _head.decode(value).protocol not in (KAFKA, CONFIGS):
         return None
@@ -134,12 +127,9 @@ def decode_configs(value: bytes) -> GroupConfigs | None:
 class HistoryReader:
     """A filter that separates new entries from repeated ones, and finds gaps.
 
-    If `from_start`, the topic is read from its first record, so an incarnation whose first entry does not
-    have seq 1 has a gap. Otherwise an incarnation's history begins with the first entry that is read.
-
-    `remembers` is the maximum number of incarnations in memory, or None for no limit. With a limit, an
-    endless reader does not grow with every new group. An entry of a forgotten incarnation begins a new
-    history.
+    If `from_start`, an incarnation whose first entry does not have seq 1 has a gap. Otherwise its history
+    begins with the first entry that is read. `remembers` limits the number of incarnations in memory, for an
+    endless reader. A forgotten incarnation begins a new history.
     """
 
     def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
@@ -156,7 +146,7 @@ class HistoryReader:
         return {key: sorted(missing) for key, missing in self._missing.items()}
 
     def is_new(self, event: AnyHistoryEntry) -> bool:
-        """Return True if this entry is new. Pass the entries of a group in the log's order."""
+        """Return True if this entry is new. Takes the entries of a group in the log's order."""
         key = (event.group_id, event.incarnation)
         last_seq = self._last_seq.get(key)
         if last_seq is None:
@@ -217,14 +207,13 @@ class GroupTable(Generic[V]):
         return self._groups.get(group_id)
 
     def apply(self, key: bytes | None, value: bytes | None) -> bool:
-        """Apply a record of the groups topic. Return True if it changed anything.
-
-        A tombstone removes a group. So does a view for which `decode` returns None, because the group id then
-        belongs to another protocol. Raises one of `kafka_why.contract.codec.UNREADABLE`.
+        """Apply a record of the groups topic. Return True if it changed anything. Raises one of
+        UNREADABLE.
         """
         group_id = (key or b"").decode()
         view = None if value is None else self._decode(value)
         known = self._groups.get(group_id)
+        # a tombstone, or the group id belongs to another protocol now
         if view is None:
             return self._groups.pop(group_id, None) is not None
         if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:

@@ -33,21 +33,19 @@ LIMIT = f"the limit (max.message.bytes of the topic, less {RECORD_OVERHEAD_BYTES
 
 
 class SizeLimits(NamedTuple):
-    """The maximum sizes of requests and responses. `request_max_bytes` and `response_max_bytes` are for the
-    JSON values of records.
+    """The maximum sizes of requests and responses, in bytes.
 
     A client's frame of more than `frame_max_bytes` is refused without being encoded. A smaller frame is
-    refused if its record would be too large. Base64 makes a JoinGroup or SyncGroup a third larger, so their
-    limit is about three quarters of `request_max_bytes`.
+    refused if its record would be too large: base64 makes a JoinGroup or SyncGroup a third larger.
     """
 
-    request_max_bytes: int
-    response_max_bytes: int
+    request_max_bytes: int  # of a record's JSON value
+    response_max_bytes: int  # of a record's JSON value
     frame_max_bytes: int
 
 
 def size_limits(requests_topic_bytes: int, responses_topic_bytes: int) -> SizeLimits:
-    """Return the limits that follow from `max.message.bytes` of the requests and the responses topic."""
+    """Return the limits for these values of `max.message.bytes`."""
     request_max_bytes = min(requests_topic_bytes, MOST_TOPIC_BYTES) - RECORD_OVERHEAD_BYTES
     response_max_bytes = min(responses_topic_bytes, MOST_TOPIC_BYTES) - RECORD_OVERHEAD_BYTES
     return SizeLimits(request_max_bytes, response_max_bytes, frame_max_bytes=request_max_bytes)
@@ -58,7 +56,7 @@ CREATED = size_limits(CREATED_TOPIC_BYTES, CREATED_TOPIC_BYTES)
 
 
 def excess(value: bytes, max_bytes: int) -> str | None:
-    """Return the reason why a value is too large for the requests topic, or None if it is not too large."""
+    """Return why a value is too large for the requests topic, or None if it is not."""
     if len(value) > max_bytes:
         return f"the record has {len(value)} bytes, {LIMIT} is {max_bytes}"
     if len(value) > DENSE_RECORD_BYTES and (commas := value.count(b",")) > _MOST_COMMAS:
@@ -82,16 +80,10 @@ DEFAULT_TXN_MARKER_PARTITIONS = 1
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The topics of a coordinator or an observer. Sizes are of record values, in bytes (`SizeLimits`). The
-    default sizes are for new topics. `records.topic_sizes` has the sizes of existing topics.
+    """The topics of a coordinator or an observer.
 
-    If `is_observed`, an observer writes the topics, and only the topics of groups, offsets, events, dead
-    letters and sightings exist. A coordinator has no `sightings_topic`. `telemetry_topic` and
-    `sightings_topic` are "" in a recording of a coordinator without these topics.
-
-    Nobody produces to `txn_markers_topic`. Every transaction with offsets includes one of its partitions, so
-    the brokers write the transaction's outcome there. All gateways must use the same number of its
-    partitions.
+    Sizes are of record values, in bytes (`SizeLimits`). The default sizes are for new topics.
+    `records.topic_sizes` has the sizes of existing topics.
     """
 
     requests_topic: str
@@ -101,16 +93,19 @@ class TopicLayout:
     events_topic: str
     dead_letters_topic: str
     owner_topic: str
+    # Nobody produces to it. Every transaction with offsets includes one of its partitions, so the brokers
+    # write the transaction's outcome there.
     txn_markers_topic: str
     transactions_topic: str
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
     reply_partitions: int = DEFAULT_REPLY_PARTITIONS
-    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS
+    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS  # the same number for all gateways
     request_max_bytes: int = CREATED.request_max_bytes
     response_max_bytes: int = CREATED.response_max_bytes
+    # An observer writes the topics. Only those of groups, offsets, events, dead letters and sightings exist.
     is_observed: bool = False
-    telemetry_topic: str = ""
-    sightings_topic: str = ""
+    telemetry_topic: str = ""  # "" in a recording of a coordinator without it
+    sightings_topic: str = ""  # "" for a coordinator
 
     @classmethod
     def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
@@ -164,8 +159,8 @@ class TopicLayout:
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The maximum size of a record of the responses topic, in bytes. It is also the maximum for all other
-        output topics.
+        """The maximum size of a record of the responses topic, in bytes. No other output topic has larger
+        records.
         """
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES
 

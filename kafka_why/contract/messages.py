@@ -54,7 +54,7 @@ _NAMES = {error.value: error.name for error in ErrorCode}
 
 
 def name_of(code: int) -> str | None:
-    """Return Kafka's name of an error code, or None for a code that this project does not use."""
+    """Return Kafka's name of an error code, or None if this project does not use the code."""
     return _NAMES.get(code)
 
 
@@ -90,8 +90,8 @@ class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGrou
 
 
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
-    """The response to a request that no handler can answer, because the request is malformed, its type is
-    unknown, or the coordinator failed.
+    """The response to a request that no handler can answer: it is malformed, its type is unknown, or the
+    coordinator failed.
     """
 
     error_message: str
@@ -101,9 +101,7 @@ A = TypeVar("A", bound=Struct)
 
 
 class Answered(Struct, Generic[A], frozen=True):
-    """A request that is answered with the type A. Subclasses name the type, as in `class
-    Heartbeat(Request[HeartbeatResponse])`.
-    """
+    """A request that is answered with the type A, as in `class Heartbeat(Request[HeartbeatResponse])`."""
 
     answer: ClassVar[type[Any]]
     """The type A at run time."""
@@ -114,34 +112,30 @@ class Answered(Struct, Generic[A], frozen=True):
 
 
 class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every request: the client, the group, and the address of the answer.
-
-    `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
-    request. `principal` is the client's principal in Kafka's form, `User:NAME`, or None if unknown. A sender
-    with WRITE on the requests topic can name any principal. If `waits_for_views`, replicas do not answer.
-    Only the query answers, in the batch that also writes the views, offsets and history of the answer.
-    """
+    """The fields of every request: the client, the group, and the address of the answer."""
 
     group_id: ShortStr
-    correlation_id: ShortStr
-    reply_partition: Int32
+    correlation_id: ShortStr  # the client's own id of this request
+    reply_partition: Int32  # of the responses topic
     api_version: Int16
     client_id: ShortStr = ""
     client_host: ShortStr = ""
+    # the client's, in Kafka's form `User:NAME`; None if unknown. A sender with WRITE on the requests topic
+    # can name any.
     principal: ShortStr | None = None
+    # Only the query answers, in the batch that also writes the views, offsets and history. Replicas do not
+    # answer.
     waits_for_views: bool | UnsetType = UNSET
     version: int = RECORD_VERSION
 
 
 class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Release a quarantined group (`Group.quarantined`). An operator sends this request. Kafka does not have
-    it.
-    """
+    """Release a quarantined group (`Group.quarantined`). Operators send it. Kafka has no such request."""
 
 
 class GroupType(StrEnum):
-    """The product to which a group belongs. Groups of one product have the same step function and can be
-    converted into each other.
+    """The product of a group. Groups of one product have the same step function and can be converted into
+    each other.
     """
 
     KAFKA = "Kafka"

@@ -23,20 +23,16 @@ class ServicePhase(StrEnum):
 
 
 class ServiceStatus(Struct, frozen=True):
-    """The status of a service. `alarm` is a problem that an operator has to solve, or None. A coordinator can
-    have an alarm even if it is ready.
-
-    `batch_id` is the last committed batch, or -1 if unknown. In the status file it is the last committed
-    batch at the last change of the status. `replica` is the replica's phase and, if it does not answer, the
-    reason (`streaming.service.status`).
-    """
+    """The status of a service."""
 
     phase: ServicePhase
     reason: str
     since_ms: int
+    # last committed batch, or -1 if unknown; in the status file, as of the last change of the status
     batch_id: int = -1
+    # a problem that an operator has to solve, or None; a coordinator can be ready and have one
     alarm: str | None = None
-    replica: str = NO_REPLICA
+    replica: str = NO_REPLICA  # its phase, with the reason if it does not answer (`streaming.service.status`)
 
 
 class ReplicaPhase(StrEnum):
@@ -53,24 +49,20 @@ class ReplicaPhase(StrEnum):
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
-    """The reported state of the replica. `phase` is one of PHASES: a ReplicaPhase, or `off` without a
-    replica. `reason` is why the replica does not answer. `answers`, `compared`, `differences` and
-    `seedings` count from the start of the service. `lead_s` and `lead_bytes` are as in
-    `streaming.replica.follower`. `alarm` is a problem that an operator has to solve, or None.
-    """
+    """The reported state of the replica. Counts are from the start of the service."""
 
-    phase: str
-    reason: str = ""
+    phase: str  # one of PHASES: a ReplicaPhase, or `off` without a replica
+    reason: str = ""  # why the replica does not answer
     lag_records: int = 0
     lag_ms: int = 0
-    lead_s: float = 0.0
+    lead_s: float = 0.0  # as `lead_bytes`, see `streaming.replica.follower`
     lead_bytes: int = 0
     answers: int = 0
     compared: int = 0
     differences: int = 0
     seedings: int = 0
     groups: int = 0
-    alarm: str | None = None
+    alarm: str | None = None  # a problem that an operator has to solve, or None
 
     @property
     def is_answering(self) -> bool:
@@ -78,7 +70,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
 
     @property
     def phrase(self) -> str:
-        """The phase and, if it does not answer, the reason."""
+        """The phase, with the reason if the replica does not answer."""
         return f"{self.phase}: {self.reason}" if self.reason else self.phase
 
 
@@ -94,40 +86,33 @@ PHASES = (NO_REPLICA_STATE.phase, *(phase.value for phase in ReplicaPhase))
 
 @dataclass(frozen=True, slots=True)
 class ShareStateSummary:
-    """A summary of the tasks for the share coordinator. `tasks` are open, with `partitions`, and the oldest
-    has an age of `oldest_age_ms`. `initialized`, `adopted` and `deleted` count the partitions that are done.
-    `failures` are by error code. The outcomes of `reported_tasks` tasks were appended. `reported_ms` is the
-    sum of the times that these tasks took.
-    """
+    """A summary of the tasks for the share coordinator."""
 
-    tasks: int = 0
-    partitions: int = 0
+    tasks: int = 0  # open ones
+    partitions: int = 0  # of the open tasks
     oldest_age_ms: int = 0
-    initialized: int = 0
+    initialized: int = 0  # partitions, as are `adopted` and `deleted`
     adopted: int = 0
     deleted: int = 0
-    failures: tuple[tuple[str, int], ...] = ()
-    reported_tasks: int = 0
-    reported_ms: int = 0
+    failures: tuple[tuple[str, int], ...] = ()  # by error code
+    reported_tasks: int = 0  # whose outcome was appended
+    reported_ms: int = 0  # sum of the times that these tasks took
     alarm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSummary:
-    """A summary of pending transactions. `pending` entries are open, and the oldest has an age of
-    `oldest_age_ms`. `lag` is the number of markers that are not read yet. `decided` counts ended entries by
-    outcome.
-    """
+    """A summary of pending transactions."""
 
-    pending: int = 0
+    pending: int = 0  # open entries
     oldest_age_ms: int = 0
-    lag: int = 0
-    decided: tuple[tuple[str, int], ...] = ()
+    lag: int = 0  # markers that are not read yet
+    decided: tuple[tuple[str, int], ...] = ()  # ended entries by outcome
     alarms: tuple[str, ...] = ()
 
     @property
     def alarm(self) -> str | None:
-        """The first alarm and the number of alarms, or None if there is no alarm."""
+        """The first alarm, with the number of alarms, or None."""
         if len(self.alarms) < 2:
             return "".join(self.alarms) or None
         return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"

@@ -12,7 +12,7 @@ from kafka_why.contract.messages import RECORD_VERSION
 
 
 class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a rebalancing group. The member has joined, or the group waits for it."""
+    """A member of a rebalancing group. It has joined, or the group waits for it."""
 
     member_id: str
     group_instance_id: str | None
@@ -21,23 +21,18 @@ class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class RebalanceSeen(Struct, frozen=True):
-    """A classic group that was rebalancing, in `state`, when its broker was polled at `seen_ms`.
+    """A classic group that was rebalancing when its broker was polled."""
 
-    The group was first seen rebalancing at `first_ms`. It was not rebalancing at `first_ms - within_ms`.
-    `run` is the id of the unbroken series of polls that found the group rebalancing. Before this record was
-    written, all records that the group's partition of `__consumer_offsets` had at `read_ms` were processed.
-    `read_ms` is None if unknown. `is_over` is True if the group is no longer rebalancing. `members` is None
-    if there are too many members.
-    """
-
-    run: str
+    run: str  # id of the unbroken series of polls that found the group rebalancing
     state: str
-    first_ms: int
-    seen_ms: int
-    within_ms: int
+    first_ms: int  # when the group was first seen rebalancing
+    seen_ms: int  # time of the poll
+    within_ms: int  # the group was not rebalancing at `first_ms - within_ms`
+    # All records that the group's partition of `__consumer_offsets` had at this time (None if unknown) were
+    # processed before this record was written.
     read_ms: int | None
-    is_over: bool
-    members: tuple[SeenMember, ...] | None
+    is_over: bool  # the group is no longer rebalancing
+    members: tuple[SeenMember, ...] | None  # None if there are too many
 
 
 MEMBERS_MAX = 1_000
@@ -67,7 +62,7 @@ def sighting_key(group_id: str, partition: int) -> bytes:
 
 
 def decode_sighting(key: bytes, value: bytes, at_ms: int) -> tuple[str, RebalanceSeen]:
-    """Decode a record that was appended at `at_ms`. Return the group and the sighting.
+    """Decode a record that was appended at `at_ms`. Return the group id and the sighting.
 
     Raises msgspec.DecodeError and ValueError.
     """

@@ -18,9 +18,8 @@ POLL_IDLE_RATIO = "consumer.poll.idle.ratio.avg"
 class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The metrics in one push of a member's client. The record's timestamp is the time of the push.
 
-    `metrics` are values by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units. `group_id`
-    and `member_id` are from the client. `principal`, `client_id` and `client_host` are from the gateway's
-    connection.
+    The group and the member are as the client says. `client_id`, `client_host` and `principal` are of the
+    gateway's connection.
     """
 
     version: int  # no default, so that it is always written
@@ -31,7 +30,7 @@ class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     client_host: str
     principal: str
     push_interval_ms: int
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units
     group_instance_id: str | None = None
     terminating: bool = False
 
@@ -50,7 +49,7 @@ def is_of_group(key: bytes | None, group_id: str) -> bool:
 
 
 def decode_telemetry(value: bytes) -> MemberTelemetry | None:
-    """Decode a record's value. Return None if it has a later version or is unreadable."""
+    """Decode a record's value, or return None if it has a later version or is unreadable."""
     try:
         found = _decoder.decode(value)
     except msgspec.DecodeError:
@@ -70,11 +69,8 @@ OPEN = "open"
 class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     """The numbers of offsets of one partition that one member acquired, by outcome.
 
-    Each `delivered` offset is still acquired or has one outcome: `accepted`, `released`, `rejected`, a gap
-    (without a record), `expired` (its lock ended; inferred), `ended` (the member's session ended), or
-    `unfollowed` (the gateway had no memory to follow it). `late` counts acknowledgements after the end of the
-    lock. `processed_ms` is the sum of the times from delivery to acknowledgement, and `processed_max_ms` the
-    longest time.
+    A `delivered` offset is still acquired, or has one of the outcomes `accepted`, `released`, `rejected`,
+    `gaps`, `expired`, `ended` and `unfollowed`.
     """
 
     topic: str = ""
@@ -90,13 +86,13 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     released: int = 0
     rejected: int = 0
     renewed: int = 0
-    gaps: int = 0
-    expired: int = 0
-    ended: int = 0
-    unfollowed: int = 0
-    late: int = 0
-    processed_ms: int = 0
-    processed_max_ms: int = 0
+    gaps: int = 0  # offsets without a record
+    expired: int = 0  # the lock ended (inferred)
+    ended: int = 0  # the member's session ended
+    unfollowed: int = 0  # the gateway had no memory to follow it
+    late: int = 0  # acknowledgements after the end of the lock
+    processed_ms: int = 0  # sum of the times from delivery to acknowledgement
+    processed_max_ms: int = 0  # the longest of these times
 
     def add(self, other: "Counted") -> None:
         """Add the counts of `other`."""
@@ -115,16 +111,14 @@ _SUMMED = tuple(name for name in Counted.__struct_fields__ if name not in _NAMES
 
 
 class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A record that may be poison, with one gateway's counts. `released_by` are the first members that
-    released the record, and `releases` counts all releases.
-    """
+    """A record that may be poison, with one gateway's counts."""
 
     topic: str = ""
     partition: int = -1
     offset: int = -1
     deliveries: int = 0
-    releases: int = 0
-    released_by: tuple[str, ...] = ()
+    releases: int = 0  # all of them
+    released_by: tuple[str, ...] = ()  # only the first members
     rejected_by: str = ""
     is_last: bool = False
     """True if the record was delivered as often as the limit allows."""
@@ -132,23 +126,18 @@ class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One gateway's counts of a share group's deliveries, in the `took_ms` before the record's timestamp.
-
-    `others` has the sums of the partitions and members that did not fit into `rows`. `lock_ms` is the latest
-    AcquisitionLockTimeoutMs, or 0 if unknown. `delivery_limit` is the brokers' `share.delivery.count.limit`,
-    or Kafka's default if `is_limit_known` is False.
-    """
+    """One gateway's counts of a share group's deliveries."""
 
     version: int  # no default, so that it is always written
     group_id: str
     gateway_id: str
-    took_ms: int
-    delivery_limit: int
-    is_limit_known: bool = False
-    lock_ms: int = 0
+    took_ms: int  # the counts are of this time before the record's timestamp
+    delivery_limit: int  # the brokers' `share.delivery.count.limit`, or Kafka's default
+    is_limit_known: bool = False  # False: `delivery_limit` is Kafka's default
+    lock_ms: int = 0  # latest AcquisitionLockTimeoutMs, or 0 if unknown
     sessions: int = 0
     rows: list[Counted] = []
-    others: Counted | None = None
+    others: Counted | None = None  # sums of the partitions and members that did not fit into `rows`
     suspects: list[Suspect] = []
 
 
@@ -156,9 +145,7 @@ _deliveries_decoder = msgspec.json.Decoder(GroupDeliveries)
 
 
 def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
-    """Return the key of a gateway's `number`th record. Compaction retains all records, because their keys are
-    unique.
-    """
+    """Return the key of a gateway's `number`th record. Keys are unique, so compaction retains all records."""
     return encode([record.group_id, None, record.gateway_id, number])
 
 
@@ -168,7 +155,7 @@ def is_of_deliveries(key: bytes | None, group_id: str) -> bool:
 
 
 def decode_deliveries(value: bytes) -> GroupDeliveries | None:
-    """Decode a record's value. Return None if it has a later version or is unreadable."""
+    """Decode a record's value, or return None if it has a later version or is unreadable."""
     try:
         found = _deliveries_decoder.decode(value)
     except msgspec.DecodeError:

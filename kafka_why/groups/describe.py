@@ -44,44 +44,31 @@ _REBALANCING = frozenset(
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition that is assigned to a member, or has a committed offset or a pending offset.
-
-    `log_end_offset` is None if the partition does not exist. `lag` is in records, and None if the committed
-    offset or the log's bounds are unknown. `lag_seconds` is None if a record's time is unknown, and omitted
-    unless requested. `pending_offset` becomes the committed offset if its transaction commits.
-    """
+    """A partition that is assigned to a member, or has a committed or pending offset."""
 
     group: str
     topic: str
     partition: int
     leader_epoch: int | None
     current_offset: int | None
-    pending_offset: int | None
-    log_end_offset: int | None
-    lag: int | None
+    pending_offset: int | None  # becomes the committed offset if its transaction commits
+    log_end_offset: int | None  # None if the partition does not exist
+    lag: int | None  # in records; None if unknown
     consumer_id: str | None
     host: str | None
     client_id: str | None
-    lag_seconds: float | UnsetType | None = UNSET
+    lag_seconds: float | UnsetType | None = UNSET  # None if unknown; omitted unless requested
 
 
 class LagSummary(Struct, frozen=True):
-    """The lag of a member or a group.
+    """The lag of a member or a group. A value is None if it is unknown for all partitions."""
 
-    `lag` is the sum of the partitions' lags in records, and `lag_seconds` is their greatest lag in time. Each
-    is None if it is unknown for all partitions.
-    """
-
-    lag: int | None
-    lag_seconds: float | None
+    lag: int | None  # sum, in records
+    lag_seconds: float | None  # greatest
 
 
 class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A member of a group.
-
-    `assignment` has partition numbers by topic, or is None if the assignment cannot be decoded. `consumer` is
-    None in a classic group. `behind` is the member's lag, or None unless requested.
-    """
+    """A member of a group."""
 
     group: str
     consumer_id: str
@@ -89,55 +76,45 @@ class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str
     client_id: str
     partitions: int | None
-    assignment: Partitions | None
-    consumer: "ConsumerMemberRow | None" = None
-    behind: LagSummary | None = None
+    assignment: Partitions | None  # None if it cannot be decoded
+    consumer: "ConsumerMemberRow | None" = None  # None in a classic group
+    behind: LagSummary | None = None  # None unless requested
 
 
 class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
-    """The additional columns of a member of a group of the consumer protocol.
-
-    `target_epoch` is the epoch of the group's target assignment, and `target_assignment` the member's part of
-    it. `upgraded` is False for a member that uses the classic protocol.
-    """
+    """The additional columns of a member of a group of the consumer protocol."""
 
     current_epoch: int
-    target_epoch: int
-    target_assignment: Partitions
+    target_epoch: int  # of the group's target assignment
+    target_assignment: Partitions  # the member's part
     subscribed_topics: list[str]
     subscribed_pattern: str | None
     rack_id: str | None
-    upgraded: bool
+    upgraded: bool  # False on the classic protocol
 
 
 class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests.
-
-    The fields from `group_epoch` on are for groups with epochs, and `streams` is for streams groups.
-    `unsettled` has a sentence for each member that has not reached the target assignment. `classic_members`
-    use the classic protocol, so a conversion from it is not complete. `behind` is the group's lag, or None
-    unless requested.
-    """
+    """A group as a whole. The fields from `group_epoch` on are for groups with epochs."""
 
     group: str
     type: str
     coordinator: str
-    coordinator_id: int
+    coordinator_id: int  # partition of the requests topic
     assignment_strategy: str
     state: str
     members: int
     group_epoch: int | None = None
     target_assignment_epoch: int | None = None
-    unsettled: list[str] = []
-    classic_members: list[str] = []
-    behind: LagSummary | None = None
+    unsettled: list[str] = []  # a sentence for each member that has not reached its target
+    classic_members: list[str] = []  # on the classic protocol, so the conversion is not complete
+    behind: LagSummary | None = None  # None unless requested
     streams: StreamsRow | None = None
 
 
 def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
     """Return the partitions assigned to a member, or None if its assignment is not one of Kafka's consumer.
 
-    In a group with epochs, include partitions that the member must still revoke.
+    They include partitions that the member must still revoke.
     """
     if member.consumer is not None:
         return tuple(dict.fromkeys([*member.held(), *flat(member.consumer.revoking)]))
@@ -148,7 +125,7 @@ def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | 
 
 
 def _consumed_partitions(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
-    """Return the partitions that a member consumes. In a streams group, its active tasks consume them."""
+    """Return the partitions that a member consumes: in a streams group, those of its active tasks."""
     held = assigned_partitions(member) or ()
     if not (group.consumer and group.consumer.streams):
         return held
@@ -173,11 +150,10 @@ def partition_rows(
     bounds: Mapping[TopicPartition, LogBounds],
     lags_ms: LagsMs | None = None,
 ) -> list[PartitionRow]:
-    """Return the group's rows. The rows of the member with the most partitions are first, and rows without a
-    member are last.
+    """Return the group's rows, by member. Rows without a member are last.
 
-    Each member's rows are sorted by topic and partition. `bounds` has the log's bounds of every existing
-    partition. `lags_ms` has the known lags in time, or is None if they were not requested.
+    The member with the most partitions is first. `bounds` has every existing partition. `lags_ms` has the
+    known lags in time, or is None if they were not requested.
     """
     members = [(member, sorted(_consumed_partitions(group, member))) for member in group.members]
     members.sort(key=lambda held: len(held[1]), reverse=True)
@@ -285,7 +261,7 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
 
 
 def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:
-    """Return the group's row. `partition` is the partition of the requests topic that has its requests."""
+    """Return the group's row. `partition` is its partition of the requests topic."""
     row = StateRow(
         group=group.group_id,
         type=TYPES[group.group_type],
@@ -311,11 +287,6 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
 
 
 def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
-    """Return a sentence for each member that has not reached the target assignment.
-
-    The sentence names the partitions that the member must revoke, and the ones that it awaits from other
-    members.
-    """
     held = {m.member_id: frozenset(assigned_partitions(m) or ()) for m in group.members}
     processes = {m.member_id: process_of(m) for m in group.members}
     holders = {p: member_id for member_id, has in held.items() for p in has}
@@ -324,6 +295,7 @@ def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> 
         if (progress := member.consumer) is None:
             continue
         if details.streams:
+            # tasks have no single holder
             waits = [p for p in flat(progress.target) if p not in held[member.member_id]]
             holders = {p: task_holder(p, member.member_id, held, processes) or "" for p in waits}
         elif details.share:  # members of a share group do not wait for other members
@@ -359,7 +331,7 @@ def _unsettled(
 
 
 def state_remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
-    """Return the remark about a group in this state, or None if the state needs no remark."""
+    """Return a remark about a group in this state, or None."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
     remarks = {
         DEAD: f"Error: {kind} group '{group_id}' does not exist.",

@@ -29,8 +29,8 @@ from kafka_why.lag.definitions import LogBounds, Partition, lag_records, next_of
 class LogOffsets:
     """A reader of topics' partitions and log offsets from the brokers.
 
-    Methods raise kafka-python's KafkaError, or KafkaTimeoutError if a response is late. All partitions passed
-    to a method must exist (see `filter_existing`). The list of topics is read once.
+    All partitions passed to a method must exist (see `filter_existing`). The list of topics is read once.
+    Methods raise kafka-python's KafkaError: KafkaTimeoutError if a response is late.
     """
 
     def __init__(self, client_config: ClientConfig, timeout_ms: int) -> None:
@@ -46,7 +46,7 @@ class LogOffsets:
         return self._topics
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
-        """Return the partitions of each of these topics that exists."""
+        """Return the partitions of those topics that exist."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
             for topic in self.topics().intersection(topics)
@@ -58,7 +58,7 @@ class LogOffsets:
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition: the offset of its next record."""
+        """Return the end offset of each partition, which is the offset of its next record."""
         return self._offsets(self._consumer.end_offsets, partitions)
 
     def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
@@ -68,9 +68,7 @@ class LogOffsets:
         return {p: LogBounds(starts[p], ends[p]) for p in partitions}
 
     def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
-        """Return the offset of each partition's first record with a timestamp at or after `at_ms`,
-        or None.
-        """
+        """Return the offset of each partition's first record at or after `at_ms`, or None."""
         times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
         if not times:
             return {}
@@ -78,9 +76,9 @@ class LogOffsets:
         return {_topic_partition(p): None if at is None else at.offset for p, at in found.items()}
 
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
-        """Return the lag in time of each of these offsets, by the timestamps of records.
+        """Return the lag in time of each offset, by the timestamps of records (`kafka_why.lag.brokers`).
 
-        Offsets without a usable timestamp are omitted. See `kafka_why.lag.brokers`.
+        Offsets without a usable timestamp are omitted.
         """
         found: dict[tuple[Partition, int], int] = {}
         left = set(offsets)
@@ -93,7 +91,7 @@ class LogOffsets:
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
-        """Return Kafka's topic id of each of these topics that exists."""
+        """Return the topic ids of those topics that exist."""
         with closing(kafka_clients.admin(self._client_config)) as admin:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
@@ -144,7 +142,7 @@ class TopicGroupDescriber(GroupDescriber):
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Describe Kafka's groups among `groups`, and omit RocketMQ's. Raises KafkaError."""
+        """Describe the Kafka groups among `groups`. Raises KafkaError."""
         client_config, layout, timeout_ms = self._topics
         views = {view.group_id: view for view in list_groups(*self._topics)}
         kafkas: Answers = {}
@@ -158,12 +156,12 @@ class TopicGroupDescriber(GroupDescriber):
 
 
 def dead(group_id: str) -> GroupSnapshot:
-    """Return the description of a group that does not exist: its state is Dead, as in Kafka."""
+    """Return the description of a group that does not exist. Its state is Dead, as in Kafka."""
     return snapshot_without_times(group_id, DEAD, protocol_type=None, members=[])
 
 
 def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSnapshot:
-    """Return a group with these fields. Times and other fields that responses do not have are empty."""
+    """Return a group with these fields. Other fields, such as times, are empty."""
     empty: dict[str, Any] = {
         **dict.fromkeys(("incarnation", "last_rebalance_reason"), ""),
         **dict.fromkeys(("seq", "at_ms", "state_timestamp_ms", "generation"), 0),
@@ -175,16 +173,12 @@ def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSna
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroups:
-    """Described groups in the order of their ids, with their offsets if requested.
-
-    `errors` has a sentence for each group that could not be described. `rocketmq` has the ids of RocketMQ's
-    groups.
-    """
+    """Described groups in the order of their ids, with their offsets if requested."""
 
     groups: dict[str, GroupSnapshot] = field(default_factory=dict)
     offsets: dict[str, GroupOffsets] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    rocketmq: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)  # a sentence for each group that could not be described
+    rocketmq: list[str] = field(default_factory=list)  # ids of RocketMQ's groups
 
     def refusals(self) -> list[str]:
         """Return a sentence for each group that is not in `groups`."""
@@ -222,14 +216,14 @@ def describe_groups(
 def describe_partitions(
     log: LogOffsets, described: DescribedGroups, *, with_lag_seconds: bool = False
 ) -> dict[str, list[PartitionRow]]:
-    """Return the rows of each group's partitions. `described` must have offsets.
+    """Return the rows of each group's partitions. Raises kafka-python's KafkaError.
 
-    If `with_lag_seconds`, also look up the times of records. The logs' bounds are read after the committed
-    offsets, so the committed offsets are within the bounds. Raises kafka-python's KafkaError.
+    `described` must have offsets. If `with_lag_seconds`, also look up the times of records.
     """
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
         mentioned |= mentioned_partitions(group, described.offsets[group_id])
+    # read after the committed offsets, so that these are within the bounds
     bounds = log.bounds(log.filter_existing(mentioned))
     lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
     return {
@@ -241,7 +235,7 @@ def describe_partitions(
 def _lags_ms(
     log: LogOffsets, described: DescribedGroups, bounds: Mapping[TopicPartition, LogBounds]
 ) -> LagsMs:
-    """Return the lags in time of the committed offsets that have a lag in records."""
+    """Return the lags in time of committed offsets that have a lag in records."""
     behind = {
         (partition, committed.offset)
         for offsets in described.offsets.values()

@@ -38,18 +38,14 @@ log = structlog.get_logger()
 
 
 class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group's row in the list.
-
-    Only RocketMQ's groups have `clients`, the number of client ids, and `client_versions`, the versions that
-    their connections report.
-    """
+    """A group's row in the list."""
 
     group: str
     type: str
     state: str
     protocol_type: str
-    clients: int | None = None
-    client_versions: list[str] = []
+    clients: int | None = None  # number of client ids, only of a RocketMQ group
+    client_versions: list[str] = []  # that connections report, only of a RocketMQ group
 
     @property
     def is_of_consumers(self) -> bool:
@@ -59,10 +55,7 @@ class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
-    """Return all Kafka and RocketMQ groups in the order of their ids, including empty groups.
-
-    Raises KafkaTimeoutError, or another KafkaError of the broker.
-    """
+    """Return all Kafka and RocketMQ groups in the order of their ids. Raises KafkaError."""
     table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
@@ -78,11 +71,8 @@ def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups and the Kafka groups that Kafka's tools for consumer, share and streams groups
-    list.
-
-    The protocol type of a group of Kafka consumers is "consumer", or unset if the group has offsets but never
-    had members (a simple group).
+    """Return RocketMQ's groups, and the Kafka groups that Kafka's tools for consumer, share and streams
+    groups list.
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
@@ -110,7 +100,9 @@ def list_row(group: AnyView) -> GroupListRow:
 
 def list_broker_groups(client_config: ClientConfig) -> list[GroupListRow]:
     """Return the groups of the cluster's own coordinator that the principal may describe, in the order of
-    their ids. Sends ListGroups to the brokers. Raises KafkaError.
+    their ids.
+
+    Raises KafkaError.
     """
     with closing(kafka_clients.admin(client_config)) as admin:
         groups: list[dict[str, str]] = admin.list_groups()
@@ -132,9 +124,9 @@ def select_groups(
     types: frozenset[str],
     protocols: frozenset[str] = frozenset(),
 ) -> list[GroupListRow]:
-    """Return the rows whose state, type and protocol type are in `states`, `types` and `protocols`.
+    """Return the rows that match `states`, `types` and `protocols`. An empty set matches all.
 
-    An empty set matches all rows. Source: GroupsCommand.listGroups.
+    Source: GroupsCommand.listGroups.
     """
     return [
         row
@@ -150,20 +142,18 @@ def select_groups(
 
 @dataclass(frozen=True, slots=True)
 class OffsetWithEpoch:
-    """The committed offset of a partition. `leader_epoch` is -1 if the client did not send it."""
+    """The committed offset of a partition."""
 
     offset: int
-    leader_epoch: int
+    leader_epoch: int  # -1 if the client did not send it
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """All committed offsets of a group. They are empty if `error_code` is set.
-
-    `pending` are the offsets that become committed if their transactions commit.
-    """
+    """All committed offsets of a group. They are empty if `error_code` is set."""
 
     committed: Mapping[TopicPartition, OffsetWithEpoch] = field(default_factory=dict)
+    # committed if their transactions commit
     pending: Mapping[TopicPartition, int] = field(default_factory=dict)
     error_code: ErrorCode = ErrorCode.NONE
 
@@ -171,10 +161,7 @@ class GroupOffsets:
 def committed_offsets(
     client_config: ClientConfig, layout: TopicLayout, group_ids: Collection[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
-    """Return the committed offsets of these groups from the offsets topic.
-
-    Raises KafkaTimeoutError, or another KafkaError of the broker.
-    """
+    """Return the committed offsets of these groups from the offsets topic. Raises KafkaError."""
     found: dict[str, dict[TopicPartition, OffsetWithEpoch]] = {group_id: {} for group_id in group_ids}
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.offsets_topic, timeout_ms=timeout_ms):
@@ -194,7 +181,7 @@ _decode = msgspec.json.Decoder(PendingTransaction).decode
 def pending_transactions(
     client_config: ClientConfig, layout: TopicLayout, timeout_ms: int
 ) -> list[PendingTransaction]:
-    """Return the pending offsets in transactions, the oldest first. Raises KafkaError."""
+    """Return the transactions with pending offsets, the oldest first. Raises KafkaError."""
     found: dict[bytes, bytes] = {}
     with TopicReader(client_config, timeout_ms=timeout_ms) as reader:
         for record in reader.read_all(layout.transactions_topic, timeout_ms=timeout_ms):
@@ -229,38 +216,32 @@ _TYPES = (*TYPES.values(), ROCKETMQ_TYPE)
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A `--topic` option: the topic and the chosen partitions, or None for all partitions."""
+    """A `--topic` option."""
 
     topic: str
-    partitions: tuple[int, ...] | None
+    partitions: tuple[int, ...] | None  # None: all
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The chosen partitions that exist, and the `missing` ones. A missing topic has partition -1."""
+    """The chosen partitions."""
 
-    partitions: list[TopicPartition]
-    missing: list[TopicPartition]
+    partitions: list[TopicPartition]  # that exist
+    missing: list[TopicPartition]  # a missing topic has partition -1
 
 
 def parse_states(text: str) -> frozenset[str]:
-    """Return group states from text such as `stable,empty`, ignoring case. The set is empty for "".
-
-    Raises ValueError.
-    """
+    """Parse group states such as `stable,empty`, ignoring case. Raises ValueError."""
     return _parse_names(text, _STATES, "state list", "states")
 
 
 def parse_types(text: str) -> frozenset[str]:
-    """Return group types from text such as `classic,consumer`, ignoring case. The set is empty for "".
-
-    Raises ValueError.
-    """
+    """Parse group types such as `classic,consumer`, ignoring case. Raises ValueError."""
     return _parse_names(text, _TYPES, "types list", "types")
 
 
 def parse_protocols(text: str) -> frozenset[str]:
-    """Return protocol types from text such as `consumer,connect`. The set is empty for ""."""
+    """Parse protocol types such as `consumer,connect`."""
     return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
@@ -292,7 +273,7 @@ def _parse_partition(number: str, text: str) -> int:
 def choose_partitions(
     choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]
 ) -> ChosenPartitions:
-    """Return the chosen partitions in order, without duplicates. `existing` has each topic's partitions."""
+    """Return the chosen partitions in order. `existing` has each topic's partitions."""
     chosen: set[TopicPartition] = set()
     missing: set[TopicPartition] = set()
     for choice in choices:
@@ -318,10 +299,10 @@ _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`.
+    """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`. Raises ValueError.
 
-    The time is in UTC unless an offset follows (`Z`, `+02:00`, `+02`). The milliseconds may be omitted,
-    unlike in Kafka. Raises ValueError. Source: Utils.getDateTime.
+    The time is in UTC unless an offset follows (`Z`, `+02:00`, `+02`). Unlike in Kafka (Utils.getDateTime),
+    the milliseconds may be omitted.
     """
     if "T" not in text:
         raise ValueError(f"'{text}' is not a date and time: there is no 'T' between the two")
@@ -336,9 +317,9 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return milliseconds from `PnDTnHnMn.nS`. Each number may have a sign, and so may the whole duration.
+    """Return milliseconds from `PnDTnHnMn.nS`. Raises ValueError.
 
-    Raises ValueError. Source: java.time.Duration.parse.
+    Each number may have a sign, and so may the whole duration (java.time.Duration.parse).
     """
     match = _DURATION.fullmatch(text)
     if match is None or all(match[unit] is None for unit in _UNITS_MS):

@@ -30,17 +30,17 @@ _TEXTS = {
 
 
 def error_name(code: ErrorCode) -> str | None:
-    """Return Kafka's name of an error, or None if there is no error."""
+    """Return Kafka's name of an error, or None for NONE."""
     return None if code is ErrorCode.NONE else code.name
 
 
 def error_text(name: str) -> str:
-    """Return an error with its meaning, such as `NON_EMPTY_GROUP: the group is not empty`."""
+    """Return an error's name, with its meaning if known: `NON_EMPTY_GROUP: the group is not empty`."""
     return f"{name}: {_TEXTS[name]}" if name in _TEXTS else name
 
 
 class ResetRow(Struct, frozen=True, kw_only=True):
-    """The new offset of a partition, already applied or planned."""
+    """The new offset of a partition, applied or planned."""
 
     group: str
     topic: str
@@ -49,10 +49,10 @@ class ResetRow(Struct, frozen=True, kw_only=True):
 
 
 class OffsetDeletion(Struct, frozen=True, kw_only=True):
-    """The outcome of deleting one partition's offset. `partition` is None if the topic does not exist."""
+    """The outcome of deleting one partition's offset."""
 
     topic: str
-    partition: int | None
+    partition: int | None  # None if the topic does not exist
     error: str | None
 
 
@@ -68,10 +68,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 def group_list(
     groups: Sequence[GroupListRow], *, with_type: bool, with_state: bool, with_protocol: bool = False
 ) -> VisibleText:
-    """Format the group ids, one per line, or as a table with types, protocol types or states.
-
-    The table has the columns of clients and versions if there is a RocketMQ group.
-    """
+    """Format the group ids, one per line, or as a table with the requested columns."""
     if not (with_type or with_state or with_protocol):
         return visible_text(group.group for group in groups)
     with_clients = any(group.clients is not None for group in groups)
@@ -98,8 +95,7 @@ def group_list(
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
     """Format partitions with offsets and lag. `verbose` adds leader epochs.
 
-    The table has a column of pending offsets if there are any, and one of lags in time if they were
-    requested.
+    Pending offsets and lags in time have columns if there are any.
     """
     is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
     is_pending = any(row.pending_offset is not None for row in rows)
@@ -127,11 +123,8 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleTe
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
-    """Format members.
-
-    The table has instance ids if a member has one, lags if they were requested, and assignments if `verbose`.
-    For a group with epochs, `verbose` shows Kafka's columns (epochs, current and target assignment, and
-    UPGRADED if members use different protocols) and the members' subscriptions.
+    """Format members. `verbose` adds assignments and, for a group with epochs, Kafka's columns and
+    subscriptions.
     """
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
@@ -198,10 +191,7 @@ def assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | Non
 
 
 def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
-    """Format one group's state and type.
-
-    For a group with epochs, also show its epochs and, below the table, what the group waits for.
-    """
+    """Format one group's state and type. Below it, a group with epochs has what it waits for."""
     with_epochs = verbose or row.group_epoch is not None
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
     columns += [Column("STATE", 20)]
@@ -215,7 +205,6 @@ def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
 
 
 def _waits(row: StateRow) -> list[str]:
-    """Return lines about what a group with epochs, or its conversion, waits for."""
     lines = []
     if row.state == ConsumerGroupState.ASSIGNING:
         lines += [

@@ -28,43 +28,33 @@ MAX_NAMED = 10
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A client's connection to a broker (`name/id`). `duplicate` is True if another consumer connection to
-    the broker has the same client id. `subscriptions` are the client's subscriptions, or None if all clients
-    have the same.
-    """
+    """A client's connection to a broker."""
 
     client_id: str
     connection: str
     language: str
     client_version: int
-    duplicate: bool
-    broker: str = ""
+    duplicate: bool  # another consumer connection to the broker has the same client id
+    broker: str = ""  # `name/id`
     client_address: str = ""
-    subscriptions: list[str] | None = None
+    subscriptions: list[str] | None = None  # None if all clients have the same
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
-    """A topic that the group subscribes to. `request_mode` is None if clients allocate its queues
-    themselves.
-    """
+    """A topic that the group subscribes to."""
 
     topic: str
     filter: str
-    request_mode: str | None
+    request_mode: str | None  # None if clients allocate its queues themselves
 
 
 class RocketMqRow(Struct, frozen=True, kw_only=True):
-    """A RocketMQ group. `message_model`, `consume_type` and `consume_from_where` are None while the group has
-    no consumers.
-
-    `duplicate_places` maps duplicate client ids to their clients' addresses. `different_subscriptions` maps
-    subscriptions to clients, if the subscriptions differ. `truncated` is as in the group's view.
-    """
+    """A RocketMQ group."""
 
     group: str
     type: str
     state: str
-    message_model: str | None
+    message_model: str | None  # None without consumers, as are the next two
     consume_type: str | None
     consume_from_where: str | None
     clients: int
@@ -72,14 +62,14 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
     producers: list[ClientRow]
     topics: list[TopicRow]
     duplicate_client_ids: dict[str, list[str]]
-    duplicate_places: dict[str, list[str]]
-    different_subscriptions: dict[str, list[str]]
+    duplicate_places: dict[str, list[str]]  # clients' addresses by client id
+    different_subscriptions: dict[str, list[str]]  # clients by subscriptions, if these differ
     quarantined: str | None
-    truncated: bool
+    truncated: bool  # as in the group's view
 
 
 def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
-    """Return the group's row from its view on the groups topic."""
+    """Return the group's row."""
     modes = {topic: mode.mode.value for topic, mode in group.request_modes.items()}
     return RocketMqRow(
         group=group.group_id,
@@ -169,7 +159,7 @@ def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
 
 
 def topic_table(row: RocketMqRow) -> VisibleText:
-    """Format the group's subscriptions. The topics in the last heartbeat apply to all clients."""
+    """Format the group's subscriptions. The topics of the last heartbeat apply to all clients."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
     return render_table(
         columns,

@@ -220,14 +220,16 @@ RECORDS = {
 
 def shown_class(source: str, found: ast.ClassDef) -> str:
     """Return a class as the page shows it: its name, its docstring, and its fields or values."""
-    fields = [
-        ast.get_source_segment(source, line)
-        for line in found.body
-        if isinstance(line, ast.AnnAssign | ast.Assign)
-    ]
+    lines, fields = source.splitlines(), []
+    for field in found.body:
+        if isinstance(field, ast.AnnAssign | ast.Assign):
+            first = field.lineno - 1
+            while lines[first - 1].strip().startswith("#"):  # comments on the field
+                first -= 1
+            fields += lines[first : field.end_lineno]
     shown = [f"### {found.name}", ast.get_docstring(found) or ""]
     if fields:
-        shown.append("\n".join(f"    {line}" for field in fields for line in str(field).splitlines()))
+        shown.append("\n".join(fields))
     return "\n\n".join(shown)
 
 

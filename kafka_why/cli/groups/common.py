@@ -38,10 +38,7 @@ from kafka_why.wording import VisibleText, visible_text
 
 
 class BrokersGroups(GroupDescriber):
-    """A describer of the groups of the cluster's own coordinator.
-
-    It reads `__consumer_offsets`, so it needs neither a coordinator of this project nor an observer.
-    """
+    """A describer of the groups of the cluster's own coordinator, from `__consumer_offsets`."""
 
     def __init__(self, client_config: ClientConfig) -> None:
         self._client_config = client_config
@@ -75,7 +72,7 @@ Command = Callable[..., Any]
 
 
 class Cluster:
-    """A cluster and its groups, for reading only. Each connection is made at its first use."""
+    """A read-only view of a cluster and its groups. Each connection is made at its first use."""
 
     def __init__(self, stack: ExitStack, client_config: ClientConfig, prefix: str, timeout_ms: int) -> None:
         self._stack = stack
@@ -137,15 +134,14 @@ class Cluster:
     def answered_groups(self) -> list[AnyView]:
         """Return all groups, including every change that the coordinator has acknowledged to a client.
 
-        Without a coordinator to query, they are the groups that `groups` returns.
+        Without a coordinator, these are the same as `groups`.
         """
         return self.groups()
 
     def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:
-        """Return the groups that the user names or selects by `--all-groups`.
+        """Return the groups that the user names or selects by `--all-groups`, with their types if known.
 
-        `--all-groups` selects groups of consumers, and RocketMQ's groups only if `rocketmq` is true. The
-        types of Kafka's groups are known only if `--all-groups` selects them.
+        `--all-groups` selects RocketMQ's groups only with `rocketmq`.
         """
         if not all_groups:
             return dict.fromkeys(named)
@@ -195,7 +191,7 @@ timeout_option = click.option(
 def connection_options(command: Command) -> Command:
     """Add the options of the cluster, `--prefix` and `--timeout`.
 
-    The command gets an open `cluster`. Its class is the `obj` of the parent command's context, or Cluster.
+    The command gets an open `cluster`. Its class is `ctx.obj` of the parent command, or Cluster.
     """
 
     @functools.wraps(command)
@@ -216,8 +212,8 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add group ids as arguments and as `--group`, and `--all-groups` (see `Cluster.chosen_groups`). The user
-    must give either ids or `--all-groups`.
+    """Add group ids, as arguments or `--group`, and `--all-groups`. The user must give ids or
+    `--all-groups`.
     """
 
     @functools.wraps(command)

@@ -46,16 +46,14 @@ RowsOf = Mapping[str, Sequence[PartitionRow]]
 
 
 class _Shown(NamedTuple):
-    """The output about Kafka's groups: `rows` for JSON, `tables` as text."""
-
-    rows: Sequence[Any]
+    rows: Sequence[Any]  # for JSON
     tables: Sequence[VisibleText]
 
 
 def _shown_column(
     option: str, parameter: str, parse: Callable[[str], Any], text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return an option that shows a column. Its values, if any, also filter the groups."""
+    """Add an option that shows a column and may filter by it."""
     return click.option(
         option,
         parameter,
@@ -165,7 +163,6 @@ def describe(
 
 
 def _show_links(page_url: str, group_ids: Sequence[str]) -> None:
-    """Print the page's address of each group, or of the list of groups if there is none."""
     show_stderr("")
     for address in [link(page_url, group_id) for group_id in group_ids] or [link(page_url)]:
         show_stderr(address)
@@ -185,8 +182,8 @@ def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
 
 
 def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
-    """Return the rows and tables of members. `lags` has each group's partitions if lags were requested."""
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
+    # if they were requested
     if lags:
         rows_of = {group_id: with_lags(rows, lags[group_id]) for group_id, rows in rows_of.items()}
     tables = [member_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
@@ -194,8 +191,8 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 
 
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
-    """Return the rows and tables of states. `lags` has each group's partitions if lags were requested."""
     rows = [state_row(group, *cluster.storage_of(group_id)) for group_id, group in groups.items()]
+    # if they were requested
     if lags:
         rows = [structs.replace(row, behind=lag_summary(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
@@ -209,13 +206,10 @@ def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -
 
 
 def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
-    """Return the rows of these groups from the groups topic.
-
-    A group that is missing from the topic has ended meanwhile, and is reported as an error.
-    """
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
+    # these groups have ended since the groups were listed
     show_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
@@ -227,12 +221,9 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
 def _rocketmq_tables(
     *, offsets: bool, members: bool, state: bool
 ) -> list[Callable[[RocketMqRow], VisibleText]]:
-    """Return the tables that the options select for a RocketMQ group.
-
-    Without an option all tables are selected; `--offsets` selects none.
-    """
     everything = not (offsets or members or state)
     tables: list[Callable[[RocketMqRow], VisibleText]] = []
+    # without an option all tables are shown; --offsets shows none
     tables += [rocketmq_state_table] if state or everything else []
     tables += [topic_table] if everything else []
     tables += [client_table] if members or everything else []

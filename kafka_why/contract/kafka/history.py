@@ -45,8 +45,8 @@ class ConsumerGroupState(StrEnum):
     """The state of a consumer group, which follows from its epochs and its members (rows GS1 to GS4).
 
     Empty: the group has no members. Assigning: the group epoch is greater than the epoch of the target
-    assignment. Reconciling: some member has not reached its target assignment. Stable: every member has
-    reached it.
+    assignment. Reconciling: a member has not reached its target assignment. Stable: every member has reached
+    it.
     """
 
     EMPTY = "Empty"
@@ -121,38 +121,13 @@ BY_EPOCHS = frozenset((CONSUMER, SHARE, STREAMS))
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A history entry of a Kafka group.
+    """A history entry of a Kafka group. A field is None if the entry's type does not use it.
 
-    Times are in milliseconds. A field is None if the entry's type does not use it. `generation` is the
-    generation after the change. `cause` is the id of the request, or the deadline, that led to the entry.
-    `principal` is the principal of the request, or None. `topics` are the topics of a generation.
-    `subscriptions` are the topics of each member, if the members' topics differ. `last_rebalance_at_ms` is
-    the start of the latest rebalance before this entry, or None before the first rebalance. With it, a reader
-    finds the members' last assignment without reading the whole history. `replaced_member_id` is the former
-    id of a static member that came back.
+    Partitions are by topic name, or by topic id if no topic has the id. In a streams group they are tasks, by
+    role and subtopology (`active 0`).
 
-    `group_type` is the group's protocol after the entry: `classic`, `consumer`, `share` or `streams`. Except
-    in a classic group, `generation` is the group epoch, and `assignment_epoch` is the epoch of the target
-    assignment. Partitions are by topic name, or by topic id if no topic has the id. In a streams group they
-    are tasks, by role and subtopology (`active 0`). `process_id` is the process of a streams group's member,
-    set when it joins. In a streams group's `TargetAssignmentComputed` entry, `partitions` are standby tasks
-    that have fewer copies than configured, because there are too few processes.
-
-    In a `MemberReconciled` entry, `assigned` are the partitions that the member may use, `revoking` the ones
-    that it has to give up, and `awaiting` the ones that it gets after other members have given them up. In a
-    `TargetAssignmentComputed` entry, `targets` are the new targets of members, and `moved_partitions` is the
-    number of partitions that move from one member to another. In a `GroupConverted` entry, `targets` are the
-    members' partitions in the new protocol. A share group is Stable as long as it has members. Its `Stable`
-    entry means that every member has its target assignment.
-
-    `took_ms` is the duration of the rebalance in a `Stable` entry, the time from a member's response with
-    `revoking` until its acknowledgement, or the time from the request to initialize share partitions until
-    the result. `error_code` is the error with which the share coordinator refused a task.
-
-    If `observed`, the entry follows from records of the cluster's own coordinator (docs/observe.md). They do
-    not show when a rebalance of a classic group began. The time of the `PreparingRebalance` entry is then the
-    latest possible time. If a poll found the group rebalancing, the rebalance began at most `within_ms`
-    before this time.
+    A share group is Stable as long as it has members. Its `Stable` entry means that every member has its
+    target assignment.
     """
 
     version: int  # no default, so that it is always written
@@ -163,10 +138,10 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     at_ms: int
     from_state: str
     to_state: str
-    generation: int
+    generation: int  # after the change; except in a classic group, the group epoch
     reason: str
     rule: str
-    cause: str
+    cause: str  # id of the request, or the deadline, that led to the entry
     member_id: str | None = None
     group_instance_id: str | None = None
     client_id: str | None = None
@@ -177,29 +152,42 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     members: list[str] | None = None
     waiting_for: list[str] | None = None
     deadline_ms: int | None = None
-    topics: list[str] | None = None
-    subscriptions: dict[str, list[str]] | None = None
+    topics: list[str] | None = None  # of the generation
+    subscriptions: dict[str, list[str]] | None = None  # topics of each member, if the members' topics differ
     assignments: dict[str, bytes] | None = None
+    # in `TargetAssignmentComputed` of a streams group, standby tasks with fewer copies than configured,
+    # because there are too few processes
     partitions: dict[str, list[int]] | None = None
     superseded: str | None = None
     late_by_ms: int | None = None
+    # start of the latest rebalance before this entry, or None before the first one; from there, a reader
+    # finds the members' last assignment
     last_rebalance_at_ms: int | None = None
-    replaced_member_id: str | None = None
-    principal: str | None = None
+    replaced_member_id: str | None = None  # former id of a static member that came back
+    principal: str | None = None  # of the request
     transactional_id: str | None = None
     producer_id: int | None = None
-    group_type: str = "classic"
-    assignment_epoch: int | None = None
+    group_type: str = "classic"  # the group's protocol after the entry: classic, consumer, share or streams
+    assignment_epoch: int | None = None  # epoch of the target assignment
     member_epoch: int | None = None
     member_state: str | None = None
     assignor_name: str | None = None
-    assigned: dict[str, list[int]] | None = None
+    assigned: dict[str, list[int]] | None = None  # in `MemberReconciled`, partitions that the member may use
+    # in `MemberReconciled`, partitions that the member has to give up
     revoking: dict[str, list[int]] | None = None
+    # in `MemberReconciled`, partitions that the member gets after others have given them up
     awaiting: dict[str, list[int]] | None = None
+    # new targets of members; in `GroupConverted`, their partitions in the new protocol
     targets: dict[str, dict[str, list[int]]] | None = None
+    # duration of the rebalance (`Stable`), or time from a member's response with `revoking` to its
+    # acknowledgement, or from the request to initialize share partitions to the result
     took_ms: int | None = None
+    # in `TargetAssignmentComputed`, number of partitions that move between members
     moved_partitions: int | None = None
+    # the entry follows from records of the cluster's own coordinator (docs/observe.md); they do not show when
+    # a rebalance of a classic group began, so `PreparingRebalance` has the latest possible time
     observed: bool = False
+    # a poll found the group rebalancing: the rebalance began at most this long before `at_ms`
     within_ms: int | None = None
-    error_code: int | None = None
-    process_id: str | None = None
+    error_code: int | None = None  # with which the share coordinator refused a task
+    process_id: str | None = None  # of a streams group's member, set when it joins

@@ -17,9 +17,9 @@ NO_POSITION: LogPosition = (-1, 0)
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A committed offset of one partition, or an offset that is pending in a transaction.
 
-    `expire_at_ms` is None unless the client chose a retention time. `topic_id` is the 16 bytes of the topic's
-    UUID, or None if unknown. Bytes decode in half the time of a UUID. `position` is the position of the
-    request that committed the offset.
+    `expire_at_ms` is None unless the client chose a retention time. `topic_id` has the 16 bytes of the
+    topic's UUID, or is None if unknown. Bytes decode in half the time of a UUID. `position` is the log
+    position of the commit.
     """
 
     offset: int
@@ -42,8 +42,8 @@ class OffsetChange(Struct, frozen=True):
 class MarkerOutcome(StrEnum):
     """The effect of a marker on offsets that are pending in a transaction of its producer.
 
-    COMMIT, ABORT: the marker ends the offsets' transaction. DROPPED: the offsets' transaction ended without a
-    marker, so it was not committed. IGNORED: the marker belongs to an earlier transaction.
+    COMMIT and ABORT: the marker ends their transaction. DROPPED: their transaction ended without a marker, so
+    it was not committed. IGNORED: the marker belongs to an earlier transaction.
     """
 
     COMMIT = "commit"

@@ -53,11 +53,7 @@ class Protocol(Struct, frozen=True):
 
 
 class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Join the group or its next generation. The request is parked until the rebalance completes.
-
-    `partitions_per_topic` is for groups whose partitions the coordinator assigns. `topics` are the topics in
-    the protocols' metadata, for a group of the consumer protocol, or None if the sender could not read them.
-    """
+    """Join the group or its next generation. The request is parked until the rebalance completes."""
 
     session_timeout_ms: Int32
     rebalance_timeout_ms: Int32
@@ -66,7 +62,10 @@ class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True)
     protocol_type: ShortStr
     protocols: list[Protocol]
     reason: ShortStr | None = None
+    # for groups whose partitions the coordinator assigns
     partitions_per_topic: dict[ShortStr, PartitionCount] = {}
+    # topics in the protocols' metadata, for a group of the consumer protocol; None if the sender could not
+    # read them
     topics: TopicImages | None = None
 
 
@@ -78,29 +77,25 @@ class MemberAssignment(Struct, frozen=True):
 
 
 class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Return the member's assignment in this generation. The leader's request has the assignments of all
-    members.
-    """
+    """Return the member's assignment in this generation."""
 
     generation_id: Int32
     member_id: ShortStr
     group_instance_id: ShortStr | None = None
     protocol_type: ShortStr | None = None
     protocol_name: ShortStr | None = None
-    assignments: list[MemberAssignment] = []
+    assignments: list[MemberAssignment] = []  # of all members, in the leader's request
 
 
 class OversizedRequest(Request[OversizedRequestResponse], frozen=True, kw_only=True, tag=True):
-    """A notice of a JoinGroup or SyncGroup whose record would be too large. The sender appends the notice
-    instead.
+    """A notice of a JoinGroup or SyncGroup whose record would be too large. The sender appends it instead.
 
-    `size_bytes` is the size of the record, or of the client's frame, and `max_bytes` the limit. The other
-    fields are as in the request. Kafka does not need this request, because its coordinator reads the client's
-    own request.
+    The fields from `generation_id` on are as in the request. Kafka has no such request, because its
+    coordinator reads the client's own.
     """
 
     kind: Literal["JoinGroup", "SyncGroup"]
-    size_bytes: Int64
+    size_bytes: Int64  # of the record, or of the client's frame
     max_bytes: Int64
     generation_id: Int32 = -1
     member_id: ShortStr = ""
@@ -118,7 +113,7 @@ class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True)
 
 
 class LeavingMember(Struct, frozen=True):
-    """A member in a LeaveGroup request. `member_id` may be "" if `group_instance_id` names a static member
+    """A member in a LeaveGroup request. A static member may be named by `group_instance_id` alone
     (KIP-345).
     """
 
@@ -134,9 +129,7 @@ class LeaveGroup(Request[LeaveGroupResponse], frozen=True, kw_only=True, tag=Tru
 
 
 class CommittedPartition(Struct, frozen=True):
-    """The committed offset of one partition: the offset of the next record to read, and the client's
-    metadata.
-    """
+    """The committed offset of one partition, which is the offset of the next record to read."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -145,47 +138,41 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, or None if the sender does not
-    know the id.
-    """
+    """A topic of an OffsetCommit."""
 
     name: ShortStr
     partitions: list[CommittedPartition]
-    topic_id: UUID | None = None
+    topic_id: UUID | None = None  # Kafka's; None if the sender does not know it
 
 
 class OffsetCommit(Request[OffsetCommitResponse], frozen=True, kw_only=True, tag=True):
     """Store offsets. Any client may commit to a group without members (`generation_id` -1).
 
-    The sender checks that topics and partitions exist. `retention_time_ms` is the client's retention time in
-    versions 2 to 4, or -1 for the coordinator's retention time.
+    The sender checks that topics and partitions exist.
     """
 
     generation_id: Int32 = -1
     member_id: ShortStr = ""
     group_instance_id: ShortStr | None = None
-    retention_time_ms: Int64 = -1
+    retention_time_ms: Int64 = -1  # the client's, in versions 2 to 4; -1 means the coordinator's
     topics: list[CommittedTopic]
 
 
 class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=True, tag=True):
-    """Store offsets as a part of a producer's transaction. The offsets are pending until the transaction
-    ends.
+    """Store offsets as a part of a producer's transaction. They are pending until the transaction ends.
 
-    `txn_position` is the end of partition `txn_partition` of the markers topic, whose topic id is
-    `txn_topic_id` (None if unknown). The sender read this end, and then checked that the transaction is open.
-    So the markers of the producer's earlier transactions are before `txn_position`, and the marker of this
-    transaction will be at or after it. `txn_version` is 2 if the end of the transaction raises the producer's
-    epoch by one (KIP-890), else 1.
+    Before the sender checked that the transaction is open, it read `txn_position`: the end of the partition
+    with the markers of this transaction. So the markers of the producer's earlier transactions are before
+    `txn_position`, and the marker of this transaction is not.
     """
 
     transactional_id: ShortStr
     producer_id: Int64
     producer_epoch: Int16
-    txn_version: Literal[1, 2]
-    txn_partition: Int32
+    txn_version: Literal[1, 2]  # 2 if the end of the transaction raises the producer's epoch by one (KIP-890)
+    txn_partition: Int32  # of the markers topic
     txn_position: Int64
-    txn_topic_id: UUID | None = None
+    txn_topic_id: UUID | None = None  # of the markers topic; None if unknown
     generation_id: Int32 = -1
     member_id: ShortStr = ""
     group_instance_id: ShortStr | None = None
@@ -193,48 +180,39 @@ class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=Tru
 
 
 class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only=True, tag=True):
-    """A marker, which ends a transaction of the producer. If `committed` is False, the transaction was
-    aborted. Kafka does not need this request, because its coordinator reads the markers in its own log.
+    """The end of a producer's transaction.
 
-    Kafka's transaction coordinator wrote the marker at `txn_position` of partition `txn_partition` of the
-    markers topic, whose topic id is `txn_topic_id` (None if unknown). The marker applies to pending offsets
-    whose own `txn_position` is at least `first_position`. The sender has checked that no other marker from
-    `first_position` to before `txn_position` applies to them.
+    Kafka's transaction coordinator wrote this marker to the markers topic. Kafka has no such request, because
+    its coordinator reads the markers in its own log.
     """
 
     producer_id: Int64
     producer_epoch: Int16
-    txn_partition: Int32
-    txn_position: Int64
-    txn_topic_id: UUID | None = None
+    txn_partition: Int32  # of the markers topic
+    txn_position: Int64  # offset of the marker
+    txn_topic_id: UUID | None = None  # of the markers topic; None if unknown
+    # the marker applies to pending offsets with at least this `txn_position`; the sender has found no other
+    # marker for them before this one
     first_position: Int64
-    committed: bool
+    committed: bool  # False: aborted
 
 
 class TopicPartitions(Struct, frozen=True):
-    """Partitions of one topic.
-
-    Only OffsetFetch uses `topic_id`. It then omits offsets of other topics that had this name. If `topic_id`
-    is None, it returns the offsets of all topics with this name.
-    """
+    """Partitions of one topic."""
 
     name: ShortStr
     partition_indexes: list[Int32]
+    # only in OffsetFetch, to omit offsets of earlier topics with this name; None: all topics with the name
     topic_id: UUID | None = None
 
 
 class OffsetFetch(Request[OffsetFetchResponse], frozen=True, kw_only=True, tag=True):
-    """Fetch the committed offsets of these partitions, or of all partitions if `topics` is None.
-
-    If `require_stable`, partitions with an offset that is pending in a transaction return an error.
-    `member_id` and `member_epoch` are of a member of a consumer group, or None and -1 if the client is not a
-    member.
-    """
+    """Fetch the committed offsets of these partitions, or of all partitions if `topics` is None."""
 
     topics: list[TopicPartitions] | None = None
-    require_stable: bool = False
-    member_id: ShortStr | None = None
-    member_epoch: Int32 = -1
+    require_stable: bool = False  # return an error for a partition with a pending offset
+    member_id: ShortStr | None = None  # of a consumer group; None if the client is not a member
+    member_epoch: Int32 = -1  # -1 if the client is not a member
 
 
 class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag=True):
@@ -244,11 +222,10 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups. If `lists_changed`, a replica lists changed groups in an early answer
-    (`DescribeGroupResponse.changed`). This requires `waits_for_views`, and does not affect the query's
-    answer.
-    """
+    """One group of a DescribeGroups."""
 
+    # a replica lists changed groups in an early answer (`DescribeGroupResponse.changed`); requires
+    # `waits_for_views`
     lists_changed: bool | UnsetType = UNSET
 
 
@@ -264,16 +241,13 @@ class TopicIdPartitions(Struct, frozen=True):
 
 
 class RegexResolution(Struct, frozen=True):
-    """The topics, by name, that a pattern matched when the sender read the cluster's topics at `at_ms`.
-
-    `error` describes the fault if the pattern is not a regular expression of RE2. `seen` is the digest of all
-    matching topics (`records.topic_patterns.digest`). It is set only if `topics` may omit matching topics
-    that the client may not DESCRIBE.
-    """
+    """The topics, by name, that a pattern matched when the sender read the cluster's topics at `at_ms`."""
 
     topics: dict[ShortStr, TopicImage] = {}
     at_ms: Int64 = 0
-    error: str | None = None
+    error: str | None = None  # why the pattern is not a regular expression of RE2
+    # digest of all matching topics (`records.topic_patterns.digest`), set only if the sender left out topics
+    # that the client may not DESCRIBE
     seen: Digest | UnsetType = UNSET
 
 
@@ -285,19 +259,12 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     """The only request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
     reports what it owns, and leaves.
 
-    `member_epoch` is 0 to join, -1 to leave, and -2 if a static member leaves temporarily. A field that is
-    None, or `rebalance_timeout_ms` -1, has not changed.
-
-    Kafka's request has the fields up to `topic_partitions`. `topics` are the topics of
-    `subscribed_topic_names` in the brokers' metadata, and `regex` is the resolution of
-    `subscribed_topic_regex`. They are None if the request has no names or no pattern, or if the sender could
-    not reach the brokers. If `checks_topics`, the sender shows its client only topics that the client may
-    DESCRIBE. `looked` has the resolution of the pattern in the last response's `look`
-    (`ConsumerGroupHeartbeatResponse`).
+    A field that is None, or `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to
+    `topic_partitions`.
     """
 
     member_id: ShortStr = ""
-    member_epoch: Int32
+    member_epoch: Int32  # 0 to join, -1 to leave, -2 if a static member leaves temporarily
     instance_id: ShortStr | None = None
     rack_id: ShortStr | None = None
     rebalance_timeout_ms: Int32 = -1
@@ -305,9 +272,13 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     subscribed_topic_regex: ShortStr | None = None
     server_assignor: ShortStr | None = None
     topic_partitions: list[TopicIdPartitions] | None = None
+    # of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
+    # reach the brokers
     topics: TopicImages | None = None
-    regex: RegexResolution | None = None
+    regex: RegexResolution | None = None  # of `subscribed_topic_regex`; None as for `topics`
+    # the sender shows its client only topics that the client may DESCRIBE
     checks_topics: bool | UnsetType = UNSET
+    # topics of the pattern in the last response's `look` (`ConsumerGroupHeartbeatResponse`)
     looked: Looked | UnsetType = UNSET
 
 
@@ -316,27 +287,23 @@ class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True,
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """Return the settings of one group: the resource GROUP of a DescribeConfigs. If `of_coordinator`, return
-    the coordinator's own settings instead, which brokers have under the same names.
-    """
+    """Return the settings of one group: the resource GROUP of a DescribeConfigs."""
 
+    # return the coordinator's settings instead, which brokers have under the same names
     of_coordinator: bool = False
 
 
 class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs.
+    """Set settings of one group: the resource GROUP of an IncrementalAlterConfigs."""
 
-    `configs` are values by Kafka's names, or None to return to the coordinator's value. If `validate_only`,
-    only check the values.
-    """
-
-    configs: dict[ShortStr, str | None]
-    validate_only: bool = False
+    configs: dict[ShortStr, str | None]  # values by Kafka's names; None returns to the coordinator's value
+    validate_only: bool = False  # only check the values
 
 
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The topics in the cluster's metadata that match a group's patterns, by pattern. The topic watcher
-    sends it, without an answer. Kafka's coordinator reads the metadata itself.
+    """The topics in the cluster's metadata that match a group's patterns, by pattern.
+
+    The topic watcher sends it, and gets no answer. Kafka's coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
@@ -345,8 +312,9 @@ class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 
 
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """Topics in the cluster's metadata, by name, or None if no topic has that name. The coordinator service's
-    watcher sends this request, as `RegexResolved`.
+    """Topics in the cluster's metadata, by name. A topic that does not exist is None.
+
+    The topic watcher sends it, and gets no answer.
     """
 
     group_id: ShortStr
@@ -390,7 +358,7 @@ AnyRequest = AnyAnswered | Unanswered
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The address of an answer. Readers drop duplicates by `request`, the request's id
+    """The address of an answer. Readers drop duplicates by `request`, the id
     `<topic>-<partition>-<offset>`.
     """
 

@@ -13,15 +13,15 @@ NO_GENERATION = -1
 
 
 class JoinGroupMember(Struct, frozen=True):
-    """A member in the leader's list. `metadata` is the member's metadata for the selected protocol."""
+    """A member in the leader's list."""
 
     member_id: str
     group_instance_id: str | None
-    metadata: bytes
+    metadata: bytes  # for the selected protocol
 
 
 class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
-    """The result of a join. `members` is empty for every member except the leader."""
+    """The result of a join. Only the leader gets `members`."""
 
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
@@ -77,13 +77,13 @@ class TopicErrors(Struct, frozen=True):
 
 
 class OffsetCommitResponse(Response, frozen=True, kw_only=True, tag="OffsetCommit"):
-    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
+    """The outcome of each partition. `error_code` is set if it is the same for all."""
 
     topics: list[TopicErrors] = []
 
 
 class TxnOffsetCommitResponse(Response, frozen=True, kw_only=True, tag="TxnOffsetCommit"):
-    """The outcome of each partition. `error_code` is set if all partitions have the same error."""
+    """The outcome of each partition. `error_code` is set if it is the same for all."""
 
     topics: list[TopicErrors] = []
 
@@ -93,16 +93,13 @@ class TransactionMarkerResponse(Response, frozen=True, kw_only=True, tag="Transa
 
 
 class FetchedPartition(Struct, frozen=True, omit_defaults=True):
-    """The committed offset of one partition, or -1 if the partition has none or `error_code` is set.
-
-    `topic_id` is the id of the topic for which the offset was committed, or None if unknown.
-    """
+    """The committed offset of one partition."""
 
     partition_index: int
-    committed_offset: int
+    committed_offset: int  # -1 if there is none, or if `error_code` is set
     committed_leader_epoch: int
     metadata: str
-    topic_id: UUID | None = None
+    topic_id: UUID | None = None  # for which the offset was committed; None if unknown
     error_code: ErrorCode = ErrorCode.NONE
 
 
@@ -126,13 +123,13 @@ class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelet
 
 
 class DescribedMember(Struct, frozen=True):
-    """A member. `member_metadata` is for the selected protocol, and is empty unless the group is Stable."""
+    """A member of a group."""
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
-    member_metadata: bytes
+    member_metadata: bytes  # for the selected protocol; empty unless the group is Stable
     member_assignment: bytes
 
 
@@ -149,23 +146,21 @@ class ListedGroup(Struct, frozen=True):
 
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
-    """A description of a group. A missing group is Dead. `protocol_data` is the selected protocol, or ""
-    unless the group is Stable.
+    """A description of a group. A missing group is Dead.
 
-    `error_message` is set for a group of the consumer protocol, in versions that have the field.
-    `pending_offsets` are the offsets that are pending in transactions, by topic and partition. If several are
-    pending for a partition, it is the offset of the last request. The field is omitted if no offset is
-    pending. `changed` is set only by a replica, for `DescribeGroup.lists_changed`. It has the partition's
-    groups that may have changed since the last committed batch of the query. Kafka's response does not have
-    these two fields.
+    Kafka's response does not have the fields from `pending_offsets` on.
     """
 
+    # for a group of the consumer protocol, in versions that have the field
     error_message: str | UnsetType = UNSET
     group_state: str = DEAD
     protocol_type: str = ""
-    protocol_data: str = ""
+    protocol_data: str = ""  # the selected protocol, or "" unless the group is Stable
     members: list[DescribedMember] = []
+    # pending in transactions, by topic and partition, of the last request; omitted if there are none
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
+    # only from a replica, for `DescribeGroup.lists_changed`: the partition's groups that may have changed
+    # since the query's last committed batch
     changed: list[ListedGroup] | UnsetType = UNSET
 
 
@@ -182,35 +177,28 @@ class AssignedTopicPartitions(Struct, frozen=True):
 
 
 class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
-    """The response to a member's heartbeat. `assignment` has all partitions that the member may use, or is
-    None if the member already knows them.
-
-    A response with an error has only the error and its text.
-    """
+    """The response to a member's heartbeat. A response with an error has only the error and its text."""
 
     error_message: str | None = None
     member_id: str | None = None
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
+    # all partitions that the member may use; None if the member already knows them
     assignment: list[AssignedTopicPartitions] | None = None
 
 
 class ConsumerGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"
 ):
-    """The response to a heartbeat. `look` is the member's pattern if the group needs the pattern's topics
-    again, else it is omitted. The sender's next request for this member then has the matching topics that the
-    client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
-    """
+    """The response to a heartbeat of the consumer protocol."""
 
+    # the member's pattern, if the group needs its topics again; the sender's next request for this member
+    # then has the matching topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`)
     look: str | UnsetType = UNSET
 
 
 class ConsumerGroupMemberDescription(Struct, frozen=True):
-    """A member. `assignment` are the partitions that it may use, and the ones that it still has to give up.
-
-    `member_type` is 0 for the classic protocol and 1 for the consumer protocol (KIP-1099).
-    """
+    """A member of a consumer group."""
 
     member_id: str
     instance_id: str | None
@@ -220,15 +208,15 @@ class ConsumerGroupMemberDescription(Struct, frozen=True):
     client_host: str
     subscribed_topic_names: list[str]
     subscribed_topic_regex: str
-    assignment: list[AssignedTopicPartitions]
+    assignment: list[AssignedTopicPartitions]  # includes partitions that it still has to give up
     target_assignment: list[AssignedTopicPartitions]
-    member_type: int
+    member_type: int  # 0 classic, 1 consumer (KIP-1099)
 
 
 class EpochsDescription(Response, frozen=True, kw_only=True):
-    """Kafka's description of a group with epochs. `error_message` is the reason if it cannot be described."""
+    """Kafka's description of a group with epochs."""
 
-    error_message: str | None = None
+    error_message: str | None = None  # why it cannot be described
     group_state: str = ""
     group_epoch: int = 0
     assignment_epoch: int = 0
@@ -284,9 +272,7 @@ class DescribeShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag
 
 
 class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
-    """The outcome for one partition. Defaults are omitted, because a group may have thousands of
-    partitions.
-    """
+    """The outcome for one partition. Defaults are omitted, because a group may have thousands of them."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -294,10 +280,10 @@ class AlteredSharePartition(Struct, frozen=True, omit_defaults=True):
 
 
 class AlteredShareTopic(Struct, frozen=True):
-    """The outcomes for partitions of one topic. `topic_id` is zero if no topic has the name."""
+    """The outcomes for partitions of one topic."""
 
     topic_name: str
-    topic_id: UUID
+    topic_id: UUID  # zero if no topic has the name
     partitions: list[AlteredSharePartition]
 
 
@@ -309,17 +295,17 @@ class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="A
 
 
 class DeletedShareTopic(Struct, frozen=True):
-    """The outcome for one topic. `topic_id` is zero if no topic has the name."""
+    """The outcome for one topic."""
 
     topic_name: str
-    topic_id: UUID
+    topic_id: UUID  # zero if no topic has the name
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
 
 
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
-    """The outcome for each topic of the request. `responses` is empty if the group has no state or the whole
-    request failed.
+    """The outcome for each topic of the request. There is none if the group has no state, or the request
+    failed.
     """
 
     error_message: str | None = None
@@ -327,22 +313,18 @@ class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="
 
 
 class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
-    """The effective value of a group's setting. `is_default` is True if it is the coordinator's value. If the
-    group overrides the setting, `without_own` is the coordinator's value.
-    """
+    """The effective value of a group's setting."""
 
     name: str
     value: str
-    is_default: bool
-    without_own: str | None = None
+    is_default: bool  # it is the coordinator's value
+    without_own: str | None = None  # the coordinator's value, if the group overrides it
 
 
 class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
-    """Every setting of the group by name, or every setting of the coordinator. For the coordinator,
-    `is_default` means that the value is Kafka's default.
-    """
+    """Every setting of the group by name, or every setting of the coordinator."""
 
-    configs: list[GroupConfigValue] = []
+    configs: list[GroupConfigValue] = []  # for the coordinator, `is_default` means Kafka's default
 
 
 class AlterGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="AlterGroupConfigs"):

@@ -34,15 +34,15 @@ PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
     """The only request of a share group's member: it joins, keeps its session alive, and leaves.
 
-    `member_epoch` is 0 to join and -1 to leave. A field that is None has not changed. Kafka's request has the
-    fields up to `subscribed_topic_names`. `topics` are the topics with these names in the brokers' metadata,
-    or None if the request has no names or the sender could not reach the brokers.
+    A field that is None has not changed. Kafka's request has the fields up to `subscribed_topic_names`.
     """
 
     member_id: ShortStr = ""
-    member_epoch: Int32
+    member_epoch: Int32  # 0 to join, -1 to leave
     rack_id: ShortStr | None = None
     subscribed_topic_names: list[ShortStr] | None = None
+    # of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
+    # reach the brokers
     topics: TopicImages | None = None
 
 
@@ -53,13 +53,15 @@ class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_on
 class DescribeShareGroupOffsets(
     Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
 ):
-    """Return the group's partitions whose state is initialized. Only the share coordinator knows the group's
-    positions in them, so the sender has to query the share coordinator, too, as Kafka does.
+    """Return the group's partitions whose state is initialized.
+
+    Only the share coordinator knows the group's positions in them, so the sender queries it, too, as Kafka
+    does.
     """
 
 
 class AlterSharePartition(Struct, frozen=True):
-    """The new start offset of a partition, or -1 to use `share.auto.offset.reset`."""
+    """The new start offset of a partition. -1 means `share.auto.offset.reset`."""
 
     partition: Int32
     start_offset: Int64
@@ -73,46 +75,39 @@ class AlterShareTopic(Struct, frozen=True):
 
 
 class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Set the start offsets of a group without members. The answer waits for the share coordinator.
-
-    `images` are the topics in the brokers' metadata by name, or None if the sender could not reach the
-    brokers.
-    """
+    """Set the start offsets of a group without members. The answer waits for the share coordinator."""
 
     topics: list[AlterShareTopic]
+    # topics in the brokers' metadata by name; None if the sender could not reach the brokers
     images: TopicImages | None = None
 
 
 class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Delete the positions of a group without members in these topics. The answer waits for the share
-    coordinator. `images` are as in AlterShareGroupOffsets.
+    """Delete the positions in these topics of a group without members. The answer waits for the share
+    coordinator.
     """
 
     topics: list[ShortStr]
-    images: TopicImages | None = None
+    images: TopicImages | None = None  # as in AlterShareGroupOffsets
 
 
 class ShareStatePartition(Struct, frozen=True):
-    """The outcome of a task for one partition.
-
-    `error_code` is from the share coordinator. If it refused the task because of its recorded state
-    (FENCED_STATE_EPOCH), `state_epoch` and `start_offset` are the recorded state, else None.
-    """
+    """The outcome of a task for one partition."""
 
     topic_id: UUID
     partition: PartitionNumber
-    error_code: Int16 = 0
+    error_code: Int16 = 0  # from the share coordinator
+    # with FENCED_STATE_EPOCH: of the state that the share coordinator has, as `start_offset`
     state_epoch: Int32 | None = None
     start_offset: Int64 | None = None
 
 
 class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """The outcome of a share group's task at the cluster's share coordinator, by partition. Partitions
-    without an outcome are omitted.
+    """The outcome of a share group's task, by partition. Partitions without an outcome are omitted.
 
-    The coordinator's own service sends this request, which has no answer. The tasks are in
-    `kafka_why.contract.kafka.snapshot.ShareSnapshot`. Kafka does not need this request, because its
-    coordinator calls the share coordinator itself.
+    The share coordinator of the cluster executes the tasks of
+    `kafka_why.contract.kafka.snapshot.ShareSnapshot`. The coordinator's own service sends this request, and
+    gets no answer. Kafka's coordinator calls the share coordinator itself.
     """
 
     group_id: ShortStr

@@ -25,24 +25,21 @@ def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
-    """The fields that only members of streams groups have. `user_endpoint` is HOST:PORT. `lags` are by task
-    (`0_3`): how many records the member's state was behind the changelog topics when it last reported both
-    offsets. The groups topic omits them.
-    """
+    """The fields that only members of streams groups have."""
 
     topology_epoch: int
     process_id: str
-    user_endpoint: str | None
+    user_endpoint: str | None  # HOST:PORT
     client_tags: dict[str, str]
+    # records by task (`0_3`) that the member's state was behind the changelog topics when it last reported
+    # both offsets; the groups topic omits them
     lags: dict[str, int] | UnsetType = UNSET
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):
     """The additional fields of a `MemberSnapshot` in a group with epochs.
 
-    `member_type` is the member's protocol: `classic`, `consumer`, `share` or `streams`. `assigned` are the
-    partitions that the member may use, `revoking` the ones that it has to give up, and `target` the ones in
-    its target assignment. In a streams group they are tasks, by role and subtopology (`active 0`).
+    In a streams group, partitions are tasks, by role and subtopology (`active 0`).
     """
 
     member_epoch: int
@@ -52,10 +49,10 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     subscribed_topic_names: list[str]
     subscribed_topic_regex: str
     server_assignor: str | None
-    assigned: NamedPartitions
-    revoking: NamedPartitions
-    target: NamedPartitions
-    member_type: str = "consumer"
+    assigned: NamedPartitions  # that the member may use
+    revoking: NamedPartitions  # that the member has to give up
+    target: NamedPartitions  # of the member's target assignment
+    member_type: str = "consumer"  # the member's protocol: classic, consumer, share or streams
     streams: StreamsMemberSnapshot | UnsetType = UNSET
 
     def awaited(self) -> NamedPartitions:
@@ -65,27 +62,23 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
 
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
-    """A member. As in Kafka, `metadata` is for the selected protocol, and is empty unless the group is
-    Stable.
-
-    `session_timeout_ms` is 0 for a member on the consumer protocol, because the session timeout is a setting
-    of the group. `consumer` is set in a group with epochs.
-    """
+    """A member of a group."""
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
-    session_timeout_ms: int
+    session_timeout_ms: int  # 0 on the consumer protocol, where it is a setting of the group
     rebalance_timeout_ms: int
-    metadata: bytes
+    metadata: bytes  # as in Kafka, for the selected protocol, and empty unless the group is Stable
     assignment: bytes
     rejoined: bool
-    consumer: ConsumerMemberSnapshot | None = None
+    consumer: ConsumerMemberSnapshot | None = None  # set in a group with epochs
 
     def held(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that the member may use. Raises ProtocolError if its assignment is not one of
-        Kafka's consumer.
+        """Return the partitions that the member may use.
+
+        Raises ProtocolError if its assignment is not one of Kafka's consumer.
         """
         if self.consumer is not None:
             return flat(self.consumer.assigned)
@@ -100,29 +93,25 @@ class TopicSnapshot(Struct, frozen=True):
 
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
-    """The partitions of a topic in a task for the share coordinator. `error_code` is the error of the last
-    result. If `altered`, an administrator set the start offset, so it replaces any existing state.
-    """
+    """The partitions of a topic in a task for the share coordinator."""
 
     topic_id: str
     topic_name: str
     partitions: list[int]
     state_epoch: int | UnsetType = UNSET
     start_offset: int | UnsetType = UNSET
-    error_code: int = 0
-    altered: bool = False
+    error_code: int = 0  # of the last result
+    altered: bool = False  # an administrator set the start offset, and it replaces any state that exists
 
 
 class ShareTask(Struct, frozen=True):
-    """A task of the cluster's share coordinator for a share group. `task` is its id, which the
-    `ShareStateResult` repeats.
+    """A task of the cluster's share coordinator for a share group.
 
-    `kind` is `initialize` or `delete`. To initialize a partition, a task has its state epoch and its start
-    offset (-1 if the brokers decide it).
+    A task to initialize partitions has their state epochs and start offsets (-1 if the brokers decide).
     """
 
-    task: str
-    kind: str
+    task: str  # its id, which the `ShareStateResult` repeats
+    kind: str  # `initialize` or `delete`
     asked_at_ms: int
     topics: list[ShareTaskPartitions]
 
@@ -130,60 +119,49 @@ class ShareTask(Struct, frozen=True):
 class ShareSnapshot(Struct, frozen=True):
     """The states of a share group's partitions at the share coordinator. Only initialized partitions are
     assigned.
-
-    `tasks` are the open tasks, the oldest first. An observed group has no `tasks`, and only topics without
-    partitions in `deleting`, because the log does not have the rest.
     """
 
     initializing: NamedPartitions
     initialized: NamedPartitions
-    deleting: NamedPartitions
-    tasks: list[ShareTask] | UnsetType = UNSET
+    deleting: NamedPartitions  # of an observed group, only the topics, because the log does not have the rest
+    tasks: list[ShareTask] | UnsetType = UNSET  # open ones, the oldest first; an observed group has none
 
 
 class StreamsSnapshot(Struct, frozen=True):
-    """The topology of a streams group. `subtopologies` are the topics that each subtopology reads.
+    """The topology of a streams group.
 
-    `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
-    were found valid, or -1 if they are not valid. The group is then NotReady. `assignment_configs` are the
-    settings of the assignment. The other fields are omitted in an observed group, and all but `stateful` if
-    they are empty. `stateful` are the subtopologies with changelog topics. `not_ready` says why the topics
-    are not valid. `shutdown_requested_by` is the member that asked to shut the application down. Until
-    `initial_deadline_ms`, the first target assignment waits for more members.
+    An observed group omits the fields from `stateful` on. They are also omitted if empty, except `stateful`.
     """
 
-    topology_epoch: int | None
+    topology_epoch: int | None  # None without a topology
+    # whose topics were found valid; -1 if they are not valid, and the group is NotReady
     validated_topology_epoch: int
-    subtopologies: dict[str, list[str]]
-    assignment_configs: dict[str, str]
-    stateful: list[str] | UnsetType = UNSET
-    not_ready: str | UnsetType = UNSET
-    shutdown_requested_by: str | UnsetType = UNSET
+    subtopologies: dict[str, list[str]]  # topics that each subtopology reads
+    assignment_configs: dict[str, str]  # settings of the assignment
+    stateful: list[str] | UnsetType = UNSET  # subtopologies with changelog topics
+    not_ready: str | UnsetType = UNSET  # why the topics are not valid
+    shutdown_requested_by: str | UnsetType = UNSET  # member that asked to shut the application down
+    # until then, the first target assignment waits for more members
     initial_deadline_ms: int | UnsetType = UNSET
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
     """Additional fields of a `GroupSnapshot` with epochs: a consumer, share or streams group.
 
-    `assignor_name` is the assignor that computed the target assignment, or "" before the first one. `topics`
-    are the topics that the group knows (None if no topic has the name). `resolved_regexes` are the topics
-    that each pattern matches. `unknown_topics` are subscribed names without metadata yet, and
-    `unresolved_regexes` are patterns without a result. The topic watcher sends the missing data.
-
-    `checked_regexes` are patterns for which a member's gateway checks the right to DESCRIBE topics. Gateways
-    resolve these patterns. The values are digests of the topics that matched at the last poll of the
-    metadata. The field is omitted if empty. `share` and `streams` are set for groups of these types.
+    The topic watcher sends the data of `unknown_topics` and `unresolved_regexes`.
     """
 
     assignment_epoch: int
-    assignor_name: str
-    topics: dict[str, TopicSnapshot | None]
-    resolved_regexes: dict[str, list[str]]
-    unknown_topics: list[str]
-    unresolved_regexes: list[str]
+    assignor_name: str  # that computed the target assignment; "" before the first one
+    topics: dict[str, TopicSnapshot | None]  # that the group knows; None if no topic has the name
+    resolved_regexes: dict[str, list[str]]  # topics that each pattern matches
+    unknown_topics: list[str]  # subscribed names without metadata yet
+    unresolved_regexes: list[str]  # patterns without a result yet
+    # patterns that gateways resolve, because they check which topics a client may DESCRIBE, with digests of
+    # the topics that matched at the last poll of the metadata; omitted if empty
     checked_regexes: dict[str, str] | UnsetType = UNSET
-    share: ShareSnapshot | UnsetType = UNSET
-    streams: StreamsSnapshot | UnsetType = UNSET
+    share: ShareSnapshot | UnsetType = UNSET  # of a share group
+    streams: StreamsSnapshot | UnsetType = UNSET  # of a streams group
 
     @property
     def group_type(self) -> str:
@@ -192,15 +170,7 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
 
 
 class GroupSnapshot(Struct, frozen=True):
-    """The group after the history entry `seq` of this incarnation.
-
-    `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` has the fields of consumer,
-    share and streams groups, and is omitted in a classic group. `configs` are the settings that the group
-    overrides. `wanted_topics` are the topics whose ids a classic group needs before it can be converted to
-    the consumer protocol. The topic watcher sends the ids. Both fields are omitted if empty. `observed` is
-    True for a group of the cluster's own coordinator, else omitted.
-    """
+    """The group after the history entry `seq` of this incarnation."""
 
     group_id: str
     incarnation: str
@@ -208,7 +178,7 @@ class GroupSnapshot(Struct, frozen=True):
     at_ms: int
     state: str
     state_timestamp_ms: int
-    generation: int
+    generation: int  # the group epoch in a group with epochs
     protocol_type: str | None
     protocol_name: str | None
     leader_id: str | None
@@ -218,12 +188,16 @@ class GroupSnapshot(Struct, frozen=True):
     last_rebalance_reason: str
     quarantined: str | None
     subscribed_topics: list[str] | None = None
+    # the members' metadata and assignments were omitted, because the record would be too large
     truncated: bool = False
     version: int = RECORD_VERSION
-    consumer: ConsumerGroupSnapshot | UnsetType = UNSET
+    consumer: ConsumerGroupSnapshot | UnsetType = UNSET  # omitted in a classic group
+    # settings that the group overrides; omitted if empty
     configs: dict[str, SettingValue] | UnsetType = UNSET
+    # topics whose ids a classic group needs for its conversion to the consumer protocol; the topic watcher
+    # sends them; omitted if empty
     wanted_topics: list[str] | UnsetType = UNSET
-    observed: bool | UnsetType = UNSET
+    observed: bool | UnsetType = UNSET  # True for a group of the cluster's own coordinator, else omitted
 
     @property
     def group_type(self) -> str:
@@ -232,13 +206,13 @@ class GroupSnapshot(Struct, frozen=True):
 
     @property
     def are_members_complete(self) -> bool:
-        """True if `members` is complete. A record that would be too large omits the members."""
+        """True if `members` is complete. A record that would be too large omits members."""
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group that does not exist. Readers of views skip this record, because no group has
-    its `protocol`.
+    """The settings of a group that does not exist. Readers of views skip it, because no group has its
+    `protocol`.
     """
 
     group_id: str
@@ -251,6 +225,6 @@ class ConfigsView(Struct, frozen=True):
 
 
 def named(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> NamedPartitions:
-    """Return the sorted partitions by topic name, or by topic id if `names` does not have the id."""
+    """Return the sorted partitions by topic name, or by topic id if the name is unknown."""
     by_name = {names.get(id_) or str(UUID(bytes=id_)): sorted(numbers) for id_, numbers in partitions.items()}
     return dict(sorted(by_name.items()))

@@ -16,7 +16,9 @@ from kafka_why.contract.messages import Int16, Int32, Request, ShortStr
 
 
 class CopartitionGroup(Struct, frozen=True):
-    """Topics that must have equal numbers of partitions, as indexes into the subtopology's lists."""
+    """Topics that must have equal numbers of partitions. The numbers are indexes into the subtopology's
+    lists.
+    """
 
     source_topics: list[Int16] = []
     source_topic_regex: list[Int16] = []
@@ -24,9 +26,7 @@ class CopartitionGroup(Struct, frozen=True):
 
 
 class Subtopology(Struct, frozen=True, kw_only=True):
-    """A part of a topology whose tasks run independently of other parts. The order of all lists is that of
-    the client.
-    """
+    """A part of a topology, with tasks of its own. Lists are in the client's order."""
 
     subtopology_id: ShortStr
     source_topics: list[ShortStr] = []
@@ -48,17 +48,12 @@ class StreamsGroupHeartbeat(Request[StreamsGroupHeartbeatResponse], frozen=True,
     """The only request of a streams group's member: it joins, keeps its session alive, reports its tasks, and
     leaves.
 
-    `member_epoch` is 0 to join, -1 to leave, -2 if a static member leaves for a while. A field that is None,
-    or `rebalance_timeout_ms` -1, says that nothing has changed. Kafka's request has the fields up to
+    A field that is None, or `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to
     `shutdown_application`.
-
-    `topics` are topics as the sender knows them from the brokers' metadata: those that the topology requires
-    (sources, repartition sources, changelogs) in a request with a topology, else those of the last answer's
-    `needs_topics`. It is None if there are none, and where the sender could not reach the brokers.
     """
 
     member_id: ShortStr = ""
-    member_epoch: Int32
+    member_epoch: Int32  # 0 to join, -1 to leave, -2 if a static member leaves temporarily
     endpoint_information_epoch: Int32 = -1
     instance_id: ShortStr | None = None
     rack_id: ShortStr | None = None
@@ -73,6 +68,9 @@ class StreamsGroupHeartbeat(Request[StreamsGroupHeartbeatResponse], frozen=True,
     task_offsets: list[TaskOffset] | None = None
     task_end_offsets: list[TaskOffset] | None = None
     shutdown_application: bool = False
+    # from the brokers' metadata: in a request with a topology, all that it requires (sources, repartition
+    # sources, changelogs), else those of the last answer's `needs_topics`; None if there are none, or if the
+    # sender could not reach the brokers
     topics: TopicImages | None = None
 
 

@@ -17,13 +17,11 @@ class KeyValue(Struct, frozen=True):
 
 
 class StreamsTopicInfo(Struct, frozen=True, kw_only=True):
-    """An internal topic. `partitions` is 0 if the number is still to be decided, and `replication_factor` is
-    0 for the brokers' default.
-    """
+    """An internal topic of a streams application."""
 
     name: ShortStr
-    partitions: Int32 = 0
-    replication_factor: Int16 = 0
+    partitions: Int32 = 0  # 0 if still to be decided
+    replication_factor: Int16 = 0  # 0 for the brokers' default
     topic_configs: list[KeyValue] = []
 
 
@@ -45,7 +43,7 @@ class TaskIds(Struct, frozen=True):
 
 
 class TaskOffset(Struct, frozen=True):
-    """The sum of a task's positions, or of the end offsets, in its changelog topics."""
+    """The position of a task: the sum of its offsets, or of the end offsets, in its changelog topics."""
 
     subtopology_id: ShortStr
     partition: Int32
@@ -53,9 +51,8 @@ class TaskOffset(Struct, frozen=True):
 
 
 class StatusCode(IntEnum):
-    """The conditions in a member's answer. They are not errors.
-
-    Source: StreamsGroupHeartbeatResponse.Status.
+    """A condition in a member's answer, which is not an error. Source:
+    StreamsGroupHeartbeatResponse.Status.
     """
 
     STALE_TOPOLOGY = 0
@@ -90,22 +87,20 @@ class EndpointToPartitions(Struct, frozen=True):
 
 
 class CreatableStreamsTopic(Struct, frozen=True):
-    """An internal topic to create. `replication_factor` is -1 for the brokers' default."""
+    """An internal topic to create."""
 
     name: str
     partitions: int
-    replication_factor: int
+    replication_factor: int  # -1 for the brokers' default
     topic_configs: list[KeyValue]
 
 
 class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="StreamsGroupHeartbeat"):
-    """The three lists of tasks are all set, or all None if the member already knows its tasks.
+    """The response to a heartbeat of a streams group's member. A response with an error has only the error
+    and its text.
 
-    `create_topics` and `needs_topics` are for the sender's gateway and are not sent to the client; each is
-    omitted if it is empty. The gateway creates the topics of `create_topics` with the client's rights, and
-    puts the topics of these names that it reads from the brokers into the member's next heartbeats
-    (`StreamsGroupHeartbeat.topics`), until an answer has no `needs_topics`. An answer with an error has only
-    the error and its text.
+    The three lists of tasks are all set, or all None if the member already knows its tasks. `create_topics`
+    and `needs_topics` are for the sender's gateway, and are not sent to the client.
     """
 
     error_message: str | None = None
@@ -120,12 +115,15 @@ class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="St
     warmup_tasks: list[TaskIds] | None = None
     endpoint_information_epoch: int = 0
     partitions_by_user_endpoint: list[EndpointToPartitions] | None = None
+    # the gateway creates them with the client's rights; omitted if empty
     create_topics: list[CreatableStreamsTopic] | UnsetType = UNSET
+    # the gateway sends their metadata in the member's next heartbeats (`StreamsGroupHeartbeat.topics`) until
+    # an answer has none; omitted if empty
     needs_topics: list[str] | UnsetType = UNSET
 
 
 class SubtopologyDescription(Struct, frozen=True, kw_only=True):
-    """A subtopology, with its topics sorted by name. Numbers of partitions are 0 while they are undecided."""
+    """A subtopology, with its topics in order of names. A number of partitions is 0 while it is undecided."""
 
     subtopology_id: str
     source_topics: list[str]
@@ -135,7 +133,7 @@ class SubtopologyDescription(Struct, frozen=True, kw_only=True):
 
 
 class TopologyDescription(Struct, frozen=True):
-    """The topology of a group: configured if it is ready, else as the first member sent it."""
+    """The topology of a group: configured if the group is ready, else as the first member sent it."""
 
     epoch: int
     subtopologies: list[SubtopologyDescription]
@@ -153,7 +151,7 @@ NO_TASKS = StreamsAssignment([], [], [])
 
 
 class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
-    """A member. `assignment` has no task that the member still has to give up."""
+    """A member of a streams group. Its `assignment` does not have the tasks that it must give up."""
 
     member_id: str
     member_epoch: int
@@ -172,12 +170,13 @@ class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
 
 
 class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="StreamsGroupDescribe"):
-    """A streams group. `topology` is None if the group has none. `assignor_name` is the assignor of the next
-    target assignment. `streams` and `pending`, the tasks that members still have to give up, by member id,
-    are for the project's own tools and not sent to clients of Kafka.
+    """A description of a streams group.
+
+    `streams` and `pending` are for the project's own tools, and not sent to clients.
     """
 
-    topology: TopologyDescription | None = None
+    topology: TopologyDescription | None = None  # None if the group has none
     members: list[StreamsGroupMemberDescription] = []
     streams: StreamsSnapshot | UnsetType = UNSET
+    # by member id, the tasks that members still have to give up
     pending: dict[str, StreamsAssignment] | UnsetType = UNSET

@@ -9,14 +9,12 @@ NAMED_AT_MOST = 10
 
 
 def counted(number: int, noun: str) -> str:
-    """Return the number with the noun, such as `1 topic` or `2 more topics`. `noun` is in the singular."""
+    """Return a number with its noun, such as `1 topic` or `2 topics`. `noun` is singular."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(texts: list[str], noun: str, most: int = NAMED_AT_MOST) -> str:
-    """Return a text such as `a, b and 3 more topics` with the first `most` texts. `noun` is in the
-    singular.
-    """
+    """Return a text such as `a, b and 3 more topics`, with at most `most` texts. `noun` is singular."""
     left_out = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else "")
 
@@ -42,17 +40,16 @@ _LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s be
 
 
 def last_commit(ago_ms: int | None) -> str:
-    """Return a sentence about a removed member's last commit, which was `ago_ms` before the removal. `ago_ms`
-    is None if the member never committed.
-    """
+    """Return a sentence about the last commit, `ago_ms` before the member's removal, or None without one."""
     if ago_ms is None:
         return _NO_COMMIT
     return f"the last commit of its partitions was {max(ago_ms, 0) / 1000:.1f} s before"
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the sentence of `last_commit` in `reason`, or "" if it has none. If the member was removed
-    `earlier_ms` before the removal in `reason`, adjust the sentence.
+    """Return the sentence of `last_commit` in `reason`, or "" if it has none.
+
+    The sentence is adjusted for a member that was removed `earlier_ms` before the removal in `reason`.
     """
     found = _LAST_COMMIT.search(reason)
     if found is not None:

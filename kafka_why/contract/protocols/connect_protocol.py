@@ -31,22 +31,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
-    """The assignment of a worker. `error` is 0 or CONFIG_MISMATCH. `delay_ms` is the time after which workers
-    join again, or 0. Until then the work of a worker that left is not reassigned, because it may return.
-    """
+    """The assignment of a worker."""
 
     version: int
-    error: int
+    error: int  # 0 or CONFIG_MISMATCH
     leader: str
     leader_url: str
     config_offset: int
     assigned: Work
     revoked: Work
-    delay_ms: int = 0
+    delay_ms: int = 0  # after it, workers join again; until then a lost worker may return to its work
 
 
 def decode_assignment(data: bytes) -> ConnectAssignment:
-    """Decode an assignment. Raises ProtocolError, also if bytes are left over."""
+    """Decode an assignment. Raises ProtocolError, also for leftover bytes."""
     reader = Reader(data)
     version = reader.int16("version")
     if version < 0:

@@ -34,11 +34,11 @@ class AssignorError(IntEnum):
 
 
 class TaskId(NamedTuple):
-    """A task: a subtopology and the partition that it reads. `topology` is the topology's name, or ""."""
+    """A task: a subtopology and the partition that it reads."""
 
     subtopology: int
     partition: int
-    topology: str = ""
+    topology: str = ""  # its name, or ""
 
     def __str__(self) -> str:
         name = f"{self.topology}__" if self.topology else ""
@@ -47,20 +47,18 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """The tasks of a member. `error` is an AssignorError, or an unknown code. `next_rebalance_ms` is the
-    time, since the epoch, when the member will ask for a rebalance, or AT_ONCE or NEVER.
-    """
+    """The tasks of a member."""
 
     version: int
     active: tuple[TaskId, ...]
     standby: tuple[TaskId, ...]
-    error: int = AssignorError.NONE
-    next_rebalance_ms: int = NEVER
+    error: int = AssignorError.NONE  # an AssignorError, or an unknown code
+    next_rebalance_ms: int = NEVER  # since 1970, or AT_ONCE or NEVER
 
 
 def decode_assignment_info(data: bytes) -> AssignmentInfo:
-    """Decode the user data of an assignment. Raises ProtocolError, also for an unknown version, and if bytes
-    are left over.
+    """Decode the user data of an assignment. Raises ProtocolError, also for unknown versions and leftover
+    bytes.
     """
     reader = Reader(data)
     version = reader.int32("version")
@@ -114,7 +112,6 @@ def _skip_hosts(reader: Reader) -> None:
 
 
 def _skip_hosts_with_dictionary(reader: Reader, version: int) -> None:
-    """Skip the topics with their numbers, and the hosts of active tasks and of standbys."""
     for _ in range(reader.count("topics")):
         reader.int32("number")
         reader.string("topic")

@@ -48,21 +48,19 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 class Subscription:
     """The metadata that a member sends in JoinGroup with each assignor that it supports.
 
-    `owned_partitions` (KIP-429) are the partitions that the member had when it joined. `generation_id`
-    (KIP-792) is the generation in which it had them, 0 or more, or None if the member does not send it.
-    `rack_id` (KIP-881) is the member's rack, or None if the member does not send it.
+    None means that the member does not send it.
     """
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    owned_partitions: tuple[TopicPartition, ...] = ()
-    generation_id: int | None = None
-    rack_id: str | None = None
+    owned_partitions: tuple[TopicPartition, ...] = ()  # that the member had when it joined (KIP-429)
+    generation_id: int | None = None  # in which it had them, 0 or more (KIP-792)
+    rack_id: str | None = None  # KIP-881
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A member's assignment: the partitions and user data that the leader sends for it in SyncGroup."""
+    """A member's assignment, which the leader sends for it in SyncGroup."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -70,17 +68,17 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """A member's subscription and, for a static member (KIP-345), its group.instance.id."""
+    """A member's subscription."""
 
     subscription: Subscription
-    group_instance_id: str | None = None
+    group_instance_id: str | None = None  # of a static member (KIP-345)
 
 
 def java_order(text: str) -> bytes:
-    """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
+    """Return a sort key for the order of Java's String.compareTo.
 
-    Python compares code points. The two orders differ beyond U+FFFF. A member id can have such characters,
-    because it starts with the client.id. Java and Python leaders of one group must use the same order.
+    Java compares UTF-16 units and Python code points, which differ beyond U+FFFF. A member id starts with the
+    client.id, so it can have such characters. Java and Python leaders of one group must use the same order.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
@@ -90,9 +88,7 @@ HIGHEST_VERSION = 3
 
 
 def decode_version(data: bytes) -> int:
-    """Return the version at the start of `data` without checking it. Raises ProtocolError for fewer than two
-    bytes.
-    """
+    """Return the version at the start of `data`, unchecked. Raises ProtocolError for fewer than two bytes."""
     return Reader(data).int16("version")
 
 
@@ -113,12 +109,11 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
-    """Return the topics of a ConsumerProtocolSubscription. Decode only the fields of version 0, as the
-    coordinator does. Raises ProtocolError.
-    """
+    """Return the topics of a ConsumerProtocolSubscription. Raises ProtocolError."""
     reader = Reader(data)
     _known_version(reader.int16("version"))
     topics = tuple(reader.string("topic") for _ in range(reader.count("topics")))
+    # like Kafka's coordinator, decode only the fields of version 0
     reader.nullable_bytes("user_data")
     return topics
 
@@ -126,8 +121,8 @@ def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
     """Encode a ConsumerProtocolSubscription without the fields that `version` does not have.
 
-    Topics and owned partitions are sorted, as in Kafka. A version above HIGHEST_VERSION is encoded as
-    HIGHEST_VERSION. Raises ProtocolError for a negative version or a value that the format cannot represent.
+    Topics and owned partitions are sorted, as in Kafka. Versions above HIGHEST_VERSION are encoded as this
+    one. Raises ProtocolError for a negative version or a value that the format cannot represent.
     """
     version = _known_version(version)
     writer = Writer()
@@ -150,7 +145,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 def decode_assignment(data: bytes) -> Assignment:
     """Decode a ConsumerProtocolAssignment. Raises ProtocolError.
 
-    Empty `data` are not an assignment. The coordinator sends them to members for which the leader sent no
+    `data` must not be empty. The coordinator sends empty data to a member for which the leader sent no
     assignment.
     """
     reader = Reader(data)
@@ -162,10 +157,9 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
-    """Encode a ConsumerProtocolAssignment. Topics are in the order of their first partitions, and the
-    partitions of a topic are in the given order.
+    """Encode a ConsumerProtocolAssignment. Versions and errors are as in `encode_subscription`.
 
-    Versions and errors are as in `encode_subscription`.
+    Topics are in the order of their first partitions, and the partitions of a topic in the given order.
     """
     writer = Writer()
     writer.int16(_known_version(version), "version")
@@ -211,19 +205,14 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The partitions that a member claims to have owned, and their generation, or NO_GENERATION if the member
-    does not send it.
-    """
+    """The partitions that a member claims to have owned."""
 
     partitions: tuple[TopicPartition, ...] = ()
-    generation_id: int = NO_GENERATION
+    generation_id: int = NO_GENERATION  # in which it owned them
 
 
 def encode_sticky_user_data(claim: Claim) -> bytes:
-    """Return the user data of a sticky member's subscription, in version 1, with sorted topics.
-
-    Raises ProtocolError for values that the format cannot represent.
-    """
+    """Return the user data of a sticky member's subscription, in version 1. Raises ProtocolError."""
     writer = Writer()
     partitions = sorted(claim.partitions, key=lambda p: java_order(p.topic))
     _write_partitions(writer, partitions, "previous_assignment")
@@ -232,11 +221,10 @@ def encode_sticky_user_data(claim: Claim) -> bytes:
 
 
 def decode_sticky_user_data(data: bytes | None) -> Claim:
-    """Decode the user data of a sticky member's subscription, in either version. Unreadable data are an empty
-    claim and not an error, as in Kafka.
+    """Decode the user data of a sticky member's subscription, in either version.
 
-    kafka-python writes its own version, an int16, before the data. Kafka cannot read such data, but this
-    function skips the version.
+    Unreadable data are an empty claim, as in Kafka. kafka-python writes its own version, an int16, before the
+    data. Kafka cannot read such data, but this function skips the version.
     """
     for start in (0, 2):
         reader = Reader((data or b"")[start:])
@@ -256,9 +244,7 @@ def encode_cooperative_user_data(generation_id: int) -> bytes:
 
 
 def sticky_claim(subscription: Subscription) -> Claim:
-    """Return the claim of a member on the eager protocol `sticky`. It is in the user data, not in the owned
-    partitions.
-    """
+    """Return the claim of a member on the eager protocol `sticky`, which is in the user data."""
     return decode_sticky_user_data(subscription.user_data)
 
 

@@ -9,9 +9,7 @@ _INT16_MAX = 2**15 - 1
 
 
 class ProtocolError(ValueError):
-    """The error when bytes cannot be decoded, or a value cannot be encoded. `what` describes the fault, which
-    is at byte `offset`.
-    """
+    """The error when bytes cannot be decoded, or a value cannot be encoded."""
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
@@ -23,9 +21,7 @@ class ProtocolError(ValueError):
 
 
 class Reader:
-    """A reader of the fields in `data`, from the beginning. Remaining bytes are ignored unless `end` is
-    called.
-    """
+    """A reader of the fields in `data`. Leftover bytes are ignored unless `end` is called."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -79,7 +75,7 @@ class Reader:
         return None if size is None else self._take(size, field).decode(errors="replace")
 
     def utf16(self, field: str) -> str:
-        """Return a string in the format of Java's `writeChars`, after its number of characters."""
+        """Return a string of Java's `writeChars`, which follows its number of characters."""
         start = self._offset
         size = self._length(4, field)
         if size is None:
@@ -96,8 +92,8 @@ class Reader:
             raise ProtocolError(f"{self._left()} bytes are left over", self._offset)
 
     def _length(self, size: int, field: str) -> int | None:
-        """Return a length or a count, or None if it is negative. Kafka reads all negative lengths as null."""
         length = self._int(size, field)
+        # Kafka reads all negative lengths as null
         return None if length < 0 else length
 
     def _int(self, size: int, field: str) -> int:

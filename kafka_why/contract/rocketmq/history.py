@@ -29,12 +29,7 @@ class ConnectionSnapshot(Struct, frozen=True):
 class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     """The group after the history entry `seq` of this incarnation.
 
-    `subscriptions` maps topics to filters, and `request_modes` has modes by topic. A client is connected to
-    several brokers. A client id is a duplicate if one broker has two connections with the id.
-    `different_subscriptions` has clients' subscriptions by connection, if the clients of one broker have
-    different subscriptions. `truncated` is True if connections were omitted because the record would be too
-    large. Changes without a history entry are not shown: heartbeats, and locks that are acquired and
-    released.
+    Heartbeats and locks do not change the view, because they have no history entry.
     """
 
     group_id: str
@@ -46,12 +41,14 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     consume_from_where: ConsumeFromWhere | None
     consumers: list[ConnectionSnapshot]
     producers: list[ConnectionSnapshot]
-    subscriptions: dict[str, str]
-    request_modes: dict[str, RequestMode]
+    subscriptions: dict[str, str]  # filters by topic
+    request_modes: dict[str, RequestMode]  # by topic
+    # client ids with two connections to one broker; a client is connected to several brokers
     duplicate_client_ids: dict[str, list[str]]
     quarantined: str | None
+    # by connection, if the clients of one broker have different ones
     different_subscriptions: dict[str, list[str]] = {}
-    truncated: bool = False
+    truncated: bool = False  # connections were omitted, because the record would be too large
     version: int = RECORD_VERSION
 
 
@@ -81,17 +78,9 @@ class EntryType(StrEnum):
 class HistoryEntry(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"
 ):
-    """A history entry of a RocketMQ group.
+    """A history entry of a RocketMQ group. A field is None if the entry's type does not use it.
 
-    The JSON tag `protocol` distinguishes the entry from an entry of a Kafka group, which has no tag. `at_ms`
-    is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry. A field
-    is None if the entry's type does not use it.
-
-    `broker` is the broker (`name/id`) whose table of consumers changed. `client_address` is the address of a
-    new connection, `ip:port`. `subscriptions` are clients' subscriptions by connection
-    (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed its subscriptions,
-    or of the first clients whose subscriptions differ. Only DuplicateClientId entries have `message_model`,
-    which decides if the duplicate does harm.
+    The JSON tag `protocol` distinguishes it from an entry of a Kafka group, which has no tag.
     """
 
     version: int  # no default, so that it is always written
@@ -99,20 +88,23 @@ class HistoryEntry(
     group_id: str
     incarnation: str
     seq: int
-    at_ms: int
+    at_ms: int  # the group's time
     reason: str
-    cause: str
+    cause: str  # id of the request, or the scan, that led to the entry
     client_id: str | None = None
     connection: str | None = None
     connections: list[str] | None = None
     topics: list[str] | None = None
-    broker: str | None = None
-    client_address: str | None = None
+    broker: str | None = None  # `name/id` of the broker whose table of consumers changed
+    client_address: str | None = None  # of a new connection, `ip:port`
+    # by connection (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed
+    # its subscriptions, or of the first clients whose subscriptions differ
     subscriptions: dict[str, list[str]] | None = None
+    # only in DuplicateClientId: it decides if the duplicate does harm
     message_model: MessageModel | None = None
     late_by_ms: int | None = None
 
     @property
     def is_expiry(self) -> bool:
-        """True if a scan removed a consumer's dead connection. Other removals follow a client's request."""
+        """True if a scan removed a dead connection. Other removals follow a client's request."""
         return self.type is EntryType.CONSUMER_REMOVED and self.cause.startswith("scan at ")

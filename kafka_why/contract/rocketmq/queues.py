@@ -19,13 +19,11 @@ class MessageRequestMode(StrEnum):
 
 
 class MessageQueue(NamedTuple):
-    """A queue of a topic on one broker. Queues are numbered from 0. The id -1 means all queues of a
-    broker.
-    """
+    """A queue of a topic on one broker."""
 
     topic: str
     broker_name: str
-    queue_id: int
+    queue_id: int  # from 0; -1 means all queues of a broker
 
     def __str__(self) -> str:
         """Return RocketMQ's own text of a queue, which CONSISTENT_HASH hashes and error texts contain."""
@@ -49,8 +47,9 @@ def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
 
 
 def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
-    """Return the consecutive queues of the client `own_cid`. The first clients get one queue more. `queues`
-    and `client_ids` are sorted.
+    """Return the consecutive queues of the client `own_cid`. The first clients get one queue more.
+
+    `queues` and `client_ids` are sorted.
     """
     index = client_ids.index(own_cid)
     quota, clients_with_extra = divmod(len(queues), len(client_ids))
@@ -61,7 +60,8 @@ def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid
 def averagely_by_circle(
     queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str
 ) -> list[MessageQueue]:
-    """Return the queues of the client `own_cid`: every n-th queue for n client ids. `queues` and `client_ids`
-    are sorted.
+    """Return every n-th queue, where n is the number of clients, for the client `own_cid`.
+
+    `queues` and `client_ids` are sorted.
     """
     return list(queues[client_ids.index(own_cid) :: len(client_ids)])

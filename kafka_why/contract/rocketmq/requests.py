@@ -27,8 +27,8 @@ Name = Annotated[str, Meta(max_length=32_767)]
 
 
 class MessageModel(StrEnum):
-    """The division of queues. CLUSTERING: the clients of a group divide the queues. BROADCASTING: each client
-    reads all queues.
+    """The division of queues. CLUSTERING: the clients divide the queues. BROADCASTING: each client reads all
+    queues.
     """
 
     BROADCASTING = "BROADCASTING"
@@ -59,11 +59,11 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Struct, frozen=True):
-    """A topic of a subscription, with its filter. `sub_version` is the client's time in ms."""
+    """A topic of a subscription, with its filter."""
 
     topic: Name
     sub_string: str = "*"
-    sub_version: Int64 = 0
+    sub_version: Int64 = 0  # the client's time in ms
     expression_type: str = "TAG"
     tags_set: tuple[str, ...] = ()
     code_set: tuple[Int32, ...] = ()
@@ -76,46 +76,37 @@ class SubscriptionGroupConfig(Struct, frozen=True):
 
 
 class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every request: the client, the group, and the address of the answer.
-
-    `connection` is a unique id of the connection. `client_id` should be unique to a client, but clients may
-    have the same. `broker` is the broker to which the client sent the request, as `name/id` (0 is the
-    master), or "" if there is only one broker. Each broker has its own table of consumers. `waits_for_views`
-    is as in `kafka_why.contract.messages.Request`.
-    """
+    """The fields of every request: the client, the group, and the address of the answer."""
 
     group_id: Name
-    connection: Name
-    client_id: Name
+    connection: Name  # its unique id
+    client_id: Name  # should be unique, but clients may have the same
     correlation_id: Name
     reply_partition: Int32
+    # to which the client sent the request, as `name/id` (0 is the master); "" if there is only one. Each
+    # broker has its own table of consumers.
     broker: Name = ""
-    waits_for_views: bool | UnsetType = UNSET
+    waits_for_views: bool | UnsetType = UNSET  # as in `kafka_why.contract.messages.Request`
     version: int = RECORD_VERSION
 
 
 class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_CONSUMER"):
-    """The part of a heartbeat for one consumer group.
-
-    If `is_without_sub` and `heartbeat_fingerprint` is not 0, the heartbeat has V2's short form, without
-    subscriptions. `group_config` is None if the broker does not know the group. `update_subscription` is
-    False for proxies, which store the subscriptions themselves. `client_address` is the client's address,
-    `ip:port`. `gateway` is the name of the gateway that has the connection, and `gateway_start` the id of the
-    gateway's current start.
-    """
+    """The part of a heartbeat for one consumer group."""
 
     message_model: MessageModel
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscription_data_set: tuple[SubscriptionData, ...] = ()
-    update_subscription: bool = True
+    update_subscription: bool = True  # False for proxies, which store the subscriptions themselves
     heartbeat_fingerprint: Int32 = 0
+    # with a `heartbeat_fingerprint` other than 0: V2's short form, without subscriptions
     is_without_sub: bool = False
     language: str = "JAVA"
     client_version: Int32 = 0
-    client_address: Name = ""
-    gateway: Name = ""
-    gateway_start: Name = ""
+    client_address: Name = ""  # `ip:port`
+    gateway: Name = ""  # name of the gateway that has the connection
+    gateway_start: Name = ""  # id of the gateway's current start
+    # None if the broker does not know the group
     group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
 
 
@@ -133,11 +124,9 @@ class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag
 class UnregisterConsumer(
     Request[UnregisterResponse], frozen=True, kw_only=True, tag="UNREGISTER_CLIENT_CONSUMER"
 ):
-    """Remove a consumer's connection from the group. If `group_config` is None, the default configuration
-    applies.
-    """
+    """Remove a consumer's connection from the group."""
 
-    group_config: SubscriptionGroupConfig | None = None
+    group_config: SubscriptionGroupConfig | None = None  # None: the default configuration
 
 
 class UnregisterProducer(
@@ -147,29 +136,27 @@ class UnregisterProducer(
 
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
-    """Remove a connection that closed, failed or was idle for too long. There is a record for each group of
-    the connection, without an answer.
+    """Remove a connection that closed, failed or was idle for too long.
 
-    `reason` is for the history, such as "the broker ended the connection". `others` are connections that
-    ended at the same time for the same reason.
+    There is one record for each group of the connection, without an answer.
     """
 
     group_id: Name
     connection: Name
-    others: tuple[Name, ...] = ()
-    reason: Name | None = None
+    others: tuple[Name, ...] = ()  # connections that ended at the same time for the same reason
+    reason: Name | None = None  # for the history, such as "the broker ended the connection"
     version: int = RECORD_VERSION
 
 
 class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="GATEWAY_STARTED"):
-    """Remove the connections of a gateway's earlier starts. There is a record for each group with such
-    connections, without an answer. `gateway_start` is the id of the current start, or "" if the gateway is
-    gone.
+    """Remove the connections of a gateway's earlier starts.
+
+    There is one record for each group with such connections, without an answer.
     """
 
     group_id: Name
     gateway: Annotated[Name, Meta(min_length=1)]
-    gateway_start: Name
+    gateway_start: Name  # id of the current start, or "" if the gateway is gone
     version: int = RECORD_VERSION
 
 
@@ -235,9 +222,7 @@ AnyRequest = AnyAnswered | Unanswered
 
 
 class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The request mode of a topic whose queues the broker assigns. Only pop mode uses
-    `pop_share_queue_num`.
-    """
+    """The request mode of a topic whose queues the broker assigns."""
 
     mode: MessageRequestMode
-    pop_share_queue_num: int
+    pop_share_queue_num: int  # only pop mode uses it

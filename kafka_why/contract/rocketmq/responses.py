@@ -28,8 +28,8 @@ class ResponseCode(IntEnum):
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every response. Readers drop duplicates by `request`, the id of the request. `remark` is
-    None on success.
+    """The fields of every response. `remark` is None on success. Readers drop duplicates by `request`, the
+    request's id.
     """
 
     group_id: str
@@ -41,17 +41,12 @@ class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
-    """The part of a heartbeat's answer for one group. If `is_sub_change`, a V2 client sends the full form of
-    its next heartbeat.
-
-    `changed` is True if the heartbeat changed the group's connections or topics, and `is_new` is True if the
-    connection was new.
-    """
+    """The part of a heartbeat's answer for one group."""
 
     is_support_heart_beat_v2: bool = True
-    is_sub_change: bool = True
-    changed: bool = False
-    is_new: bool = False
+    is_sub_change: bool = True  # a V2 client sends the full form of its next heartbeat
+    changed: bool = False  # the heartbeat changed the group's connections or topics
+    is_new: bool = False  # the connection was new
 
 
 class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
@@ -59,7 +54,7 @@ class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CL
 
 
 class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
-    """The client ids of all connections. The id of two connections occurs twice."""
+    """The client ids of all connections. An id of two connections occurs twice."""
 
     consumer_id_list: tuple[str, ...] = ()
 
@@ -82,9 +77,7 @@ class MessageQueueAssignment(Struct, frozen=True):
 
 
 class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """The client's queues. If they are None, the client keeps its queues. If they are empty, it drops all
-    queues.
-    """
+    """The client's queues. With None it keeps its queues, with () it drops them all."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
@@ -94,18 +87,19 @@ class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SE
 
 
 class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A one-way message to a connection. `request` is the id of the request, or the scan, that caused it."""
+    """A one-way message to a connection."""
 
     group_id: str
     connection: str
     client_id: str
-    request: str
+    request: str  # id of the request, or the scan, that caused it
     version: int = RECORD_VERSION
 
 
 class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
-    """Notify a client that the group's client ids changed, so that it rebalances now. If the message is lost,
-    the client rebalances when its own timer fires.
+    """Notify a client that the group's client ids changed, so that it rebalances now.
+
+    Without this message, the client rebalances when its own timer fires.
     """
 
 
