@@ -7,8 +7,8 @@ settings has the same outcome. Source: GroupCoordinatorConfig.java, BrokerConfig
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -27,42 +27,16 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 # different topics), one of 100,000 takes 25 s. The requests of all groups wait during that time.
 GROUP_MAX_PARTITIONS = 20_000
 
-# Only these times can be set. The other settings of a RocketMQ broker have RocketMQ's defaults.
-_ROCKETMQ_SETTINGS = {
-    "rocketmq.channel.expired.timeout.ms": "channel_expired_timeout_ms",
-    "rocketmq.lock.max.live.ms": "lock_max_live_ms",
-    "rocketmq.scan.interval.ms": "scan_interval_ms",
-}
-
-
 CLASSIC = "classic"
 CONSUMER = "consumer"
 SHARE = "share"
 STREAMS = "streams"
+_PARTS = ("group_consumer", "group_share", "group_streams", "rocketmq")
+"""The fields of CoordinatorConfig that have settings of their own, with the field's name as their prefix."""
 _INT64_MAX = 2**63 - 1
 
 # RocketMQ has no setting for the timeout of producers. Source: ProducerManager.CHANNEL_EXPIRED_TIMEOUT.
 PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    """A RocketMQ broker's settings with RocketMQ's defaults. Times are in milliseconds.
-
-    `scan_interval_ms` is the time between two scans for silent connections (ClientHousekeepingService).
-    `lock_max_live_ms` is the lifetime of a queue's lock (rocketmq.broker.rebalance.lockMaxLiveTime).
-    """
-
-    broker_name: str = "broker"
-    channel_expired_timeout_ms: int = 120_000
-    scan_interval_ms: int = 10_000
-    lock_max_live_ms: int = 60_000
-    notify_consumer_ids_changed_enable: bool = True
-    enable_fast_channel_event_process: bool = False
-    reject_pull_consumer_enable: bool = False
-    server_load_balancer_enable: bool = True
-    default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL
-    default_pop_share_queue_num: int = -1
 
 
 class MigrationPolicy(StrEnum):
@@ -136,8 +110,8 @@ def _given_tags(name: str, given: SettingValue) -> str:
 
 
 def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
-    """Return the metadata of a setting: its dotted name, and the parser of a given value (may raise
-    ConfigError).
+    """Return the metadata of a setting: its dotted name without the prefix of its part, and the parser of a
+    given value (may raise ConfigError).
     """
     return {"name": name, "read": read}
 
@@ -146,6 +120,41 @@ def _setting(name: str, default: int, *, at_least: int = -(2**31), at_most: int 
     read = partial(whole_number, at_least=at_least, at_most=at_most)
     value: int = field(default=default, metadata=_named(name, read))
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A RocketMQ broker's settings with RocketMQ's defaults. Only the times, in milliseconds, can be set.
+
+    `scan_interval_ms` is the time between two scans for silent connections (ClientHousekeepingService).
+    `lock_max_live_ms` is the lifetime of a queue's lock (rocketmq.broker.rebalance.lockMaxLiveTime).
+    """
+
+    broker_name: str = "broker"
+    channel_expired_timeout_ms: int = _setting("channel.expired.timeout.ms", 120_000, at_least=1)
+    scan_interval_ms: int = _setting("scan.interval.ms", 10_000, at_least=1)
+    lock_max_live_ms: int = _setting("lock.max.live.ms", 60_000, at_least=1)
+    notify_consumer_ids_changed_enable: bool = True
+    enable_fast_channel_event_process: bool = False
+    reject_pull_consumer_enable: bool = False
+    server_load_balancer_enable: bool = True
+    default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL
+    default_pop_share_queue_num: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ModernGroupConfig:
+    """The settings, in milliseconds, that Kafka has for each protocol of groups with epochs."""
+
+    session_timeout_ms: int = _setting("session.timeout.ms", 45_000, at_least=1)
+    min_session_timeout_ms: int = _setting("min.session.timeout.ms", 45_000, at_least=1)
+    max_session_timeout_ms: int = _setting("max.session.timeout.ms", 60_000, at_least=1)
+    heartbeat_interval_ms: int = _setting("heartbeat.interval.ms", 5_000, at_least=1)
+    min_heartbeat_interval_ms: int = _setting("min.heartbeat.interval.ms", 5_000, at_least=1)
+    max_heartbeat_interval_ms: int = _setting("max.heartbeat.interval.ms", 15_000, at_least=1)
+    assignment_interval_ms: int = _setting("assignment.interval.ms", 1_000, at_least=0)
+    min_assignment_interval_ms: int = _setting("min.assignment.interval.ms", 0, at_least=0)
+    max_assignment_interval_ms: int = _setting("max.assignment.interval.ms", 15_000, at_least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,31 +177,7 @@ class CoordinatorConfig:
     group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000)
     group_initial_rebalance_delay_ms: int = _setting("group.initial.rebalance.delay.ms", 3_000)
     group_max_size: int = _setting("group.max.size", INT32_MAX, at_least=1)
-    group_consumer_session_timeout_ms: int = _setting("group.consumer.session.timeout.ms", 45_000, at_least=1)
-    group_consumer_min_session_timeout_ms: int = _setting(
-        "group.consumer.min.session.timeout.ms", 45_000, at_least=1
-    )
-    group_consumer_max_session_timeout_ms: int = _setting(
-        "group.consumer.max.session.timeout.ms", 60_000, at_least=1
-    )
-    group_consumer_heartbeat_interval_ms: int = _setting(
-        "group.consumer.heartbeat.interval.ms", 5_000, at_least=1
-    )
-    group_consumer_min_heartbeat_interval_ms: int = _setting(
-        "group.consumer.min.heartbeat.interval.ms", 5_000, at_least=1
-    )
-    group_consumer_max_heartbeat_interval_ms: int = _setting(
-        "group.consumer.max.heartbeat.interval.ms", 15_000, at_least=1
-    )
-    group_consumer_assignment_interval_ms: int = _setting(
-        "group.consumer.assignment.interval.ms", 1_000, at_least=0
-    )
-    group_consumer_min_assignment_interval_ms: int = _setting(
-        "group.consumer.min.assignment.interval.ms", 0, at_least=0
-    )
-    group_consumer_max_assignment_interval_ms: int = _setting(
-        "group.consumer.max.assignment.interval.ms", 15_000, at_least=0
-    )
+    group_consumer: ModernGroupConfig = ModernGroupConfig()
     group_consumer_max_size: int = _setting("group.consumer.max.size", INT32_MAX, at_least=1)
     group_consumer_assignors: tuple[str, ...] = field(
         default=tuple(BROKER_ASSIGNORS),
@@ -209,55 +194,9 @@ class CoordinatorConfig:
         default=(CLASSIC, CONSUMER, STREAMS),
         metadata=_named("group.coordinator.rebalance.protocols", _rebalance_protocols),
     )
-    group_share_session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, at_least=1)
-    group_share_min_session_timeout_ms: int = _setting(
-        "group.share.min.session.timeout.ms", 45_000, at_least=1
-    )
-    group_share_max_session_timeout_ms: int = _setting(
-        "group.share.max.session.timeout.ms", 60_000, at_least=1
-    )
-    group_share_heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", 5_000, at_least=1)
-    group_share_min_heartbeat_interval_ms: int = _setting(
-        "group.share.min.heartbeat.interval.ms", 5_000, at_least=1
-    )
-    group_share_max_heartbeat_interval_ms: int = _setting(
-        "group.share.max.heartbeat.interval.ms", 15_000, at_least=1
-    )
-    group_share_assignment_interval_ms: int = _setting(
-        "group.share.assignment.interval.ms", 1_000, at_least=0
-    )
-    group_share_min_assignment_interval_ms: int = _setting(
-        "group.share.min.assignment.interval.ms", 0, at_least=0
-    )
-    group_share_max_assignment_interval_ms: int = _setting(
-        "group.share.max.assignment.interval.ms", 15_000, at_least=0
-    )
+    group_share: ModernGroupConfig = ModernGroupConfig()
     group_share_max_size: int = _setting("group.share.max.size", 200, at_least=1, at_most=1_000)
-    group_streams_session_timeout_ms: int = _setting("group.streams.session.timeout.ms", 45_000, at_least=1)
-    group_streams_min_session_timeout_ms: int = _setting(
-        "group.streams.min.session.timeout.ms", 45_000, at_least=1
-    )
-    group_streams_max_session_timeout_ms: int = _setting(
-        "group.streams.max.session.timeout.ms", 60_000, at_least=1
-    )
-    group_streams_heartbeat_interval_ms: int = _setting(
-        "group.streams.heartbeat.interval.ms", 5_000, at_least=1
-    )
-    group_streams_min_heartbeat_interval_ms: int = _setting(
-        "group.streams.min.heartbeat.interval.ms", 5_000, at_least=1
-    )
-    group_streams_max_heartbeat_interval_ms: int = _setting(
-        "group.streams.max.heartbeat.interval.ms", 15_000, at_least=1
-    )
-    group_streams_assignment_interval_ms: int = _setting(
-        "group.streams.assignment.interval.ms", 1_000, at_least=0
-    )
-    group_streams_min_assignment_interval_ms: int = _setting(
-        "group.streams.min.assignment.interval.ms", 0, at_least=0
-    )
-    group_streams_max_assignment_interval_ms: int = _setting(
-        "group.streams.max.assignment.interval.ms", 15_000, at_least=0
-    )
+    group_streams: ModernGroupConfig = ModernGroupConfig()
     group_streams_max_size: int = _setting("group.streams.max.size", INT32_MAX, at_least=1)
     group_streams_initial_rebalance_delay_ms: int = _setting(
         "group.streams.initial.rebalance.delay.ms", 3_000, at_least=0
@@ -292,7 +231,7 @@ class CoordinatorConfig:
         "offsets.retention.check.interval.ms", 600_000, at_least=1
     )
     member_id_namespace: str = field(default="00000000-0000-0000-0000-000000000000", repr=False)
-    rocketmq: BrokerConfig = field(default_factory=BrokerConfig)
+    rocketmq: BrokerConfig = BrokerConfig()
 
     @property
     def offsets_retention_ms(self) -> int:
@@ -313,25 +252,33 @@ class CoordinatorConfig:
 
         Raises ConfigError with the setting, the given value and the allowed values.
         """
-        known = {f.metadata["name"]: f for f in fields(self) if f.metadata}
-        changes: dict[str, Any] = {}
-        rocketmq: dict[str, Any] = {}
+        known = {name: (part, setting) for name, part, setting in self._known()}
+        changes: dict[str, dict[str, Any]] = {part: {} for part in ("", *_PARTS)}
         for name, given in settings.items():
-            if name in _ROCKETMQ_SETTINGS:
-                rocketmq[_ROCKETMQ_SETTINGS[name]] = whole_number(name, given, at_least=1)
-            elif name in known:
-                changes[known[name].name] = known[name].metadata["read"](name, given)
-            else:
-                names = ", ".join(sorted([*known, *_ROCKETMQ_SETTINGS]))
-                raise ConfigError(f"unknown setting {name!r}; known are: {names}")
-        changed = replace(self, rocketmq=replace(self.rocketmq, **rocketmq), **changes)
+            if name not in known:
+                raise ConfigError(f"unknown setting {name!r}; known are: {', '.join(sorted(known))}")
+            part, setting = known[name]
+            changes[part][setting.name] = setting.metadata["read"](name, given)
+        own = changes.pop("")
+        parts = {part: replace(getattr(self, part), **of_part) for part, of_part in changes.items()}
+        changed = replace(self, **own, **parts)
         changed._check_together()
         return changed
 
+    def _known(self) -> Iterator[tuple[str, str, Field[Any]]]:
+        """Yield the dotted name of each setting, the part that has it ("" for this object), and its field."""
+        for part in ("", *_PARTS):
+            prefix = part.replace("_", ".") + "." if part else ""
+            for setting in fields(getattr(self, part) if part else self):
+                if setting.metadata:
+                    yield prefix + setting.metadata["name"], part, setting
+
     def settings(self) -> dict[str, SettingValue]:
         """Return every setting by its dotted name, in the form that `with_settings` accepts."""
-        kafka = {f.metadata["name"]: _shown(getattr(self, f.name)) for f in fields(self) if f.metadata}
-        return kafka | {name: getattr(self.rocketmq, field) for name, field in _ROCKETMQ_SETTINGS.items()}
+        return {
+            name: _shown(getattr(getattr(self, part) if part else self, setting.name))
+            for name, part, setting in self._known()
+        }
 
     def _check_together(self) -> None:
         """Raise ConfigError if two settings contradict each other."""

@@ -3,6 +3,7 @@ their topics, their settings, their group epoch and their target assignment.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID
@@ -10,14 +11,21 @@ from uuid import UUID
 from msgspec import Struct, msgpack
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.requests import AnyAnswered, ReplyTo
+from kafka_why.contract.kafka.requests import AnyAnswered, ConsumerGroupHeartbeat, ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
-from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
 from kafka_why.contract.kafka.wording import counted, listed
 from kafka_why.contract.messages import ErrorCode, SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.config import CoordinatorConfig, GroupSetting, SettingBounds, values_in_force
+from state.config import (
+    CoordinatorConfig,
+    GroupSetting,
+    ModernGroupConfig,
+    SettingBounds,
+    values_in_force,
+)
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
@@ -69,12 +77,24 @@ def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
     return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
+RequestCheck = Callable[[StepContext, Any], None]
+"""A step that may raise RequestRefused."""
+
+
 class ClientIdentity(Struct, frozen=True):
     """The client id and host of a sender, in requests of any protocol."""
 
     client_id: str
     client_host: str
     instance_id: str | None = None
+
+
+def client_of(
+    request: ConsumerGroupHeartbeat | ShareGroupHeartbeat | StreamsGroupHeartbeat,
+) -> ClientIdentity:
+    """Return the sender of a heartbeat. Members of share groups are never static."""
+    instance_id = None if isinstance(request, ShareGroupHeartbeat) else request.instance_id
+    return ClientIdentity(request.client_id, request.client_host, instance_id)
 
 
 def record_refusal(
@@ -102,13 +122,33 @@ def answer_refused(
     context.reply(reply_to, request.answer, refused.rule, refused.error, error_message=message)
 
 
+def heartbeat_handler(
+    check: RequestCheck, get_or_create: RequestCheck, leave: Handler, stay: Handler
+) -> Handler:
+    """Return the handler of a protocol's heartbeats. Each of these steps may raise RequestRefused, and a
+    refused request changes nothing. `get_or_create` is called if the request is well-formed, then `leave` if
+    the member leaves, else `stay`.
+    """
+
+    def heartbeat(context: StepContext, request: Any, reply_to: ReplyTo) -> None:
+        try:
+            check(context, request)
+            get_or_create(context, request)
+            handle = leave if request.member_epoch < 0 else stay
+            handle(context, request, reply_to)
+        except RequestRefused as refused:
+            context.undo()
+            if refused.after is not None:
+                refused.after(context)
+            record_refusal(context, refused, request.member_id, client_of(request))
+            answer_refused(context, request, reply_to, refused)
+
+    return heartbeat
+
+
 # Requests to a group id without a group, or with one of another protocol, are answered alike.
 #
 # Source: GroupMetadataManager (consumerGroup, shareGroup).
-
-
-RequestCheck = Callable[[StepContext, Any], None]
-"""A check that raises RequestRefused for a malformed request."""
 
 
 def is_not(group_id: str, kind: str) -> str:
@@ -204,8 +244,12 @@ def merge_reported(context: StepContext, group: _GroupWithTopics, images: TopicI
     not read the topics.
     """
     found = reported(group.topics, images or {}, context.group.deleted_topic_ids)
-    if not found:
-        return
+    if found:
+        add_reported(context, group, found)
+
+
+def add_reported(context: StepContext, group: _GroupWithTopics, found: Topics) -> None:
+    """Add the topics that a request reports and that the group does not know (row MI7)."""
     awaited = {*group.topics, *group.unknown_topics()}
     changed = {name: topic for name, topic in found.items() if name in awaited}
     row = context.rule("MI7")
@@ -293,7 +337,7 @@ def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | 
 
 def has_capacity(
     config: CoordinatorConfig,
-    group: AnyModernGroup | None,
+    group: AnyModernGroup,
     member_id: str,
     topics: Collection[str],
     reported: TopicImages | None,
@@ -304,18 +348,15 @@ def has_capacity(
     reports. A member that adds no topic is always allowed, although the group's topics may have grown above
     the limit.
     """
-    known = {} if group is None else group.topics
-    counts = {name: topic.partitions for name, topic in known.items() if topic is not None}
+    counts = {name: topic.partitions for name, topic in group.topics.items() if topic is not None}
     for name, image in (reported or {}).items():
-        topic = known.get(name)
+        topic = group.topics.get(name)
         if image is not None and (topic is None or topic.topic_id == image.id.bytes):
             counts[name] = max(image.partitions, counts.get(name, 0))
     most = config.group_max_partitions
     if sum(counts.values()) <= most:
         return True
     # Some counts are of topics that no member subscribes to.
-    if group is None:
-        return sum(counts.get(name, 0) for name in topics) <= most
     members: Mapping[str, Any] = group.members
     others = (member for member in members.values() if member.member_id != member_id)
     wanted = {topic for member in others for topic in group.topics_of(member)}.union(topics)
@@ -343,21 +384,13 @@ def assignable_topics(group: AnyModernGroup, most: int) -> tuple[dict[str, Topic
 # SN22.
 
 
-class GroupSettings(Struct, frozen=True):
-    """A group's values in force, in ms."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
-
-
 class ModernSettings:
     """The group settings of one protocol. `prefix` starts their names: `consumer`, `share`. The rows are
     those that refuse a value.
     """
 
     def __init__(self, prefix: str, *, session: str, heartbeat: str, assignment: str) -> None:
-        self._prefix = prefix
+        self._field = f"group_{prefix}"
         self.session_timeout = f"{prefix}.session.timeout.ms"
         self.heartbeat_interval = f"{prefix}.heartbeat.interval.ms"
         self.assignment_interval = f"{prefix}.assignment.interval.ms"
@@ -369,8 +402,8 @@ class ModernSettings:
         )
 
     def _bounds_of(self, what: str) -> Callable[[CoordinatorConfig], SettingBounds]:
-        names = [f"group_{self._prefix}_{bound}{what}_ms" for bound in ("", "min_", "max_")]
-        return lambda config: SettingBounds(*(getattr(config, name) for name in names))
+        names = [f"{bound}{what}_ms" for bound in ("", "min_", "max_")]
+        return lambda config: SettingBounds(*(getattr(self._of_coordinator(config), name) for name in names))
 
     def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
         """Return the row and a message if these effective values contradict each other, else None."""
@@ -382,22 +415,26 @@ class ModernSettings:
         )
         return self._session_row, message
 
-    def of(self, context: StepContext) -> GroupSettings:
+    def of(self, context: StepContext) -> ModernGroupConfig:
         """Return the settings in force for the group: its own, else the coordinator's."""
         return self.in_force(context.group.configs, context.config)
 
-    def in_force(self, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> GroupSettings:
+    def in_force(self, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> ModernGroupConfig:
         """Return the settings in force for a group whose own settings are `configs`."""
+        coordinators = self._of_coordinator(config)
         if not configs:  # called at each heartbeat, and few groups have their own settings
-            return self._of_coordinator(config)
+            return coordinators
         values = values_in_force(self.settings, configs, config)
-        return GroupSettings(
-            values[self.session_timeout], values[self.heartbeat_interval], values[self.assignment_interval]
+        return replace(
+            coordinators,
+            session_timeout_ms=values[self.session_timeout],
+            heartbeat_interval_ms=values[self.heartbeat_interval],
+            assignment_interval_ms=values[self.assignment_interval],
         )
 
-    def _of_coordinator(self, config: CoordinatorConfig) -> GroupSettings:
-        names = ("session_timeout", "heartbeat_interval", "assignment_interval")
-        return GroupSettings(*(getattr(config, f"group_{self._prefix}_{name}_ms") for name in names))
+    def _of_coordinator(self, config: CoordinatorConfig) -> ModernGroupConfig:
+        settings: ModernGroupConfig = getattr(config, self._field)
+        return settings
 
 
 # The group epoch: what raises it, and when the next target assignment is due. Rows HB49 to HB55, TA3, SH21

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints import codec
-from state.config import BrokerConfig, ConfigChange, CoordinatorConfig
+from state.config import BrokerConfig, ConfigChange, CoordinatorConfig, ModernGroupConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import DeadlineReached
@@ -96,7 +96,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"offsets_retention_minutes": 1, "offsets_retention_check_interval_ms": 7_000},
     {"offsets_retention_check_interval_ms": 1_000},
     {"group_consumer_max_size": 1},
-    {"group_consumer_session_timeout_ms": 60_000, "group_consumer_heartbeat_interval_ms": 15_000},
+    {"group_consumer": ModernGroupConfig(session_timeout_ms=60_000, heartbeat_interval_ms=15_000)},
     {"rocketmq": BrokerConfig(scan_interval_ms=1_000, lock_max_live_ms=5_000)},
     {"rocketmq": BrokerConfig(scan_interval_ms=7_000, channel_expired_timeout_ms=20_000)},
     {"rocketmq": BrokerConfig(channel_expired_timeout_ms=400_000, lock_max_live_ms=300_000)},

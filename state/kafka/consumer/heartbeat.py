@@ -39,16 +39,15 @@ from state.kafka.consumer.target import SETTINGS, Owned, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, restart_group
 from state.kafka.modern import (
-    ClientIdentity,
     RequestRefused,
-    answer_refused,
     assigned_partitions,
+    client_of,
+    heartbeat_handler,
     is_blank,
     is_not,
     merge_reported,
     no_member,
     not_found,
-    record_refusal,
     refusal,
 )
 
@@ -300,11 +299,15 @@ def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMembe
 _KIND = "consumer group"
 
 
-def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Create a consumer group for a joining member, or convert the classic group to one.
-
-    Raise RequestRefused if the request does not join, or the group cannot be converted.
+def get_or_create_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Make sure that there is a consumer group: for a request that joins, create it or convert the classic
+    group to one. Raise RequestRefused if there is none and the request does not join, or if the group cannot
+    be converted.
     """
+    if context.has_group and isinstance(context.group, ConsumerGroup):
+        if request.member_epoch != 0:
+            context.rule("HB16")
+        return
     if request.member_epoch != 0:
         raise _no_consumer_group(context, leaves=request.member_epoch < 0)
     if context.has_group and not isinstance(context.group, ClassicGroup):
@@ -342,29 +345,10 @@ refusal_of_heartbeat = refusal("HB19", _KIND, check_request)
 refusal_of_describe = refusal("AD2", _KIND)
 
 
-def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a consumer group, or to a group id that may become one. A refused request changes
-    nothing.
-    """
-    try:
-        check_request(context, request)
-        if not (context.has_group and isinstance(context.group, ConsumerGroup)):
-            maybe_create_consumer_group(context, request)
-        elif request.member_epoch != 0:
-            context.rule("HB16")
-        if request.member_epoch < 0:
-            leave(context, request, reply_to)
-        else:
-            _handle_heartbeat(context, request, reply_to)
-    except RequestRefused as refused:
-        context.undo()
-        if refused.after is not None:
-            refused.after(context)
-        record_refusal(context, refused, request.member_id, _client(request))
-        answer_refused(context, request, reply_to, refused)
-
-
 def _handle_heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Handle the heartbeat of a member or of a sender that joins. Raise RequestRefused if it may not
+    continue.
+    """
     owned = _owned(request.topic_partitions)
     group = context.group_of(ConsumerGroup)
     sender = identify(context, request, owned)
@@ -388,6 +372,9 @@ def _handle_heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, rep
         assignment=assigned_partitions(member.assigned) if is_full else None,
         look=pattern_to_check(context, group, member) or UNSET,
     )
+
+
+heartbeat = heartbeat_handler(check_request, get_or_create_group, leave, _handle_heartbeat)
 
 
 def _check_capacity(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
@@ -426,13 +413,9 @@ def _find_or_admit(
     """Return the sender's member. A new member is added, or replaces the static member."""
     member = sender.member
     if member is None:
-        return admit(context, sender, _client(request), "joined the group")
+        return admit(context, sender, client_of(request), "joined the group")
     _record_return(context, request, sender.rule, member)
     return member
-
-
-def _client(request: ConsumerGroupHeartbeat) -> ClientIdentity:
-    return ClientIdentity(request.client_id, request.client_host, request.instance_id)
 
 
 def _record_return(

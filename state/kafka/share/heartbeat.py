@@ -26,16 +26,15 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, TimerKind, Topic
 from state.kafka.modern import (
-    ClientIdentity,
     ModernSettings,
     RequestRefused,
-    answer_refused,
     assignable_topics,
     assigned_partitions,
     bump,
     by_topic_id,
     due_in_ms,
     has_capacity,
+    heartbeat_handler,
     is_blank,
     is_not,
     is_target_due,
@@ -43,7 +42,6 @@ from state.kafka.modern import (
     no_member,
     not_found,
     note_target,
-    record_refusal,
     refresh_fingerprint,
     refusal,
     settle_emptied,
@@ -147,7 +145,7 @@ def _check_epoch(context: StepContext, received: int, member: ShareMember) -> Ru
     raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
 
 
-def check_capacity(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
+def check_capacity(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup) -> None:
     """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
     one group.
     """
@@ -211,8 +209,9 @@ def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
 # Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
 
 
-def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
+def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member. Its epoch is not checked. Raise RequestRefused if the sender is not a member."""
+    group = context.group_of(ShareGroup)
     member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "SH30", request.member_id)
@@ -362,10 +361,12 @@ def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> P
 _KIND = "share group"
 
 
-def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Raise RequestRefused if the request cannot create a share group. Groups of other types are never
-    converted.
+def get_or_create_group(context: StepContext, request: ShareGroupHeartbeat) -> None:
+    """Make sure that there is a share group: create it for a request that joins. Raise RequestRefused if
+    there is none and the request does not join. Groups of other types are never converted.
     """
+    if context.has_group and isinstance(context.group, ShareGroup):
+        return
     error = ErrorCode.GROUP_ID_NOT_FOUND
     leaves = request.member_epoch < 0
     if context.has_group:
@@ -375,6 +376,8 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
         raise RequestRefused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
     if request.member_epoch > 0:
         raise RequestRefused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
+    context.save()
+    context.create_group(ShareGroup, context.rule("SH12"), "first ShareGroupHeartbeat for this group id")
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
@@ -393,56 +396,13 @@ refusal_of_describe = refusal("SD2", _KIND)
 refusal_of_offsets = refusal("SD11", _KIND)
 
 
-def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a share group. An error leaves the group unchanged."""
+def _handle_heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps. Raise
+    RequestRefused, before anything is changed, if it may not continue.
+    """
     group = context.group_of(ShareGroup)
-    try:
-        check_request(context, request)
-        if request.member_epoch < 0:
-            leave(context, group, request, reply_to)
-            return
-        row, member = identify(context, group, request)
-        check_capacity(context, request, group)
-    except RequestRefused as refused:
-        _refuse(context, request, refused, reply_to)
-    else:
-        _handle_heartbeat(context, group, request, row, member, reply_to)
-
-
-def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a group id that has no share group. A heartbeat that joins creates the group."""
-    try:
-        check_request(context, request)
-        check_may_create(context, request)
-        check_capacity(context, request, None)
-    except RequestRefused as refused:
-        _refuse(context, request, refused, reply_to)
-        return
-    reason = "first ShareGroupHeartbeat for this group id"
-    context.create_group(ShareGroup, context.rule("SH12"), reason)
-    group = context.group_of(ShareGroup)
-    row, member = identify(context, group, request)
-    _handle_heartbeat(context, group, request, row, member, reply_to)
-
-
-def _refuse(
-    context: StepContext, request: ShareGroupHeartbeat, refused: RequestRefused, reply_to: ReplyTo
-) -> None:
-    client = ClientIdentity(request.client_id, request.client_host)
-    if context.has_group:
-        record_refusal(context, refused, request.member_id, client)
-    answer_refused(context, request, reply_to, refused)
-
-
-def _handle_heartbeat(
-    context: StepContext,
-    group: ShareGroup,
-    request: ShareGroupHeartbeat,
-    row: RuleId,
-    known: ShareMember | None,
-    reply_to: ReplyTo,
-) -> None:
-    """Handle the heartbeat in Kafka's order of steps."""
+    row, known = identify(context, group, request)
+    check_capacity(context, request, group)
     if request.topics is not None:
         merge_reported(context, group, request.topics)
     is_pending = is_assignment_pending(context, group)
@@ -472,6 +432,9 @@ def _handle_heartbeat(
         heartbeat_interval_ms=next_heartbeat_ms(context, group, member),
         assignment=assigned_partitions(member.assigned) if has_all else None,
     )
+
+
+heartbeat = heartbeat_handler(check_request, get_or_create_group, leave, _handle_heartbeat)
 
 
 def _admit(context: StepContext, request: ShareGroupHeartbeat, row: RuleId) -> ShareMember:

@@ -58,7 +58,6 @@ from state.kafka.share.heartbeat import (
     delete_no_offsets,
     describe_no_group,
     heartbeat,
-    heartbeat_no_share_group,
     refusal_of_describe,
     refusal_of_heartbeat,
     refusal_of_offsets,
@@ -239,7 +238,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
         OffsetDelete: answer_with("SO21", ErrorCode.GROUP_ID_NOT_FOUND),
     }
     without_own_group: ClassVar[Handlers] = {
-        ShareGroupHeartbeat: heartbeat_no_share_group,
+        ShareGroupHeartbeat: heartbeat,
         ShareGroupDescribe: describe_no_group,
         DescribeShareGroupOffsets: answer_with("SO5"),  # as in Kafka, a missing share group is not an error
         AlterShareGroupOffsets: alter_no_offsets,

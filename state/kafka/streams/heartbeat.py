@@ -20,15 +20,7 @@ from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, restart_group
-from state.kafka.modern import (
-    ClientIdentity,
-    RequestRefused,
-    answer_refused,
-    is_not,
-    not_found,
-    record_refusal,
-    refusal,
-)
+from state.kafka.modern import RequestRefused, heartbeat_handler, is_not, not_found, refusal
 from state.kafka.streams.endpoints import endpoints_for, note_endpoint
 from state.kafka.streams.members import admit, identify, leave, request_shutdown
 from state.kafka.streams.reconciliation import reconcile
@@ -55,10 +47,14 @@ FIRST_VERSION_WITH_MISSING_TAGS = 1
 # Source: GroupMetadataManager.getOrCreateStreamsGroup, getStreamsGroupOrThrow.
 
 
-def maybe_create_streams_group(context: StepContext, request: StreamsGroupHeartbeat) -> None:
-    """Create a streams group for a request that joins, or convert the Empty classic group to one. Raise
-    RequestRefused if the request does not join, or the group cannot be converted.
+def get_or_create_group(context: StepContext, request: StreamsGroupHeartbeat) -> None:
+    """Make sure that there is a streams group: for a request that joins, create it or convert the Empty
+    classic group to one. Raise RequestRefused if there is none and the request does not join, or if the group
+    cannot be converted.
     """
+    if context.has_group and isinstance(context.group, StreamsGroup):
+        context.rule("KSH19")
+        return
     error, epoch = ErrorCode.GROUP_ID_NOT_FOUND, request.member_epoch
     if not context.has_group:
         row = context.rule("KSH36" if epoch < 0 else "KSH18")
@@ -82,28 +78,7 @@ refusal_of_heartbeat = refusal("KSH22", _KIND, check_request)
 refusal_of_describe = refusal("KSD1", _KIND)
 
 
-def heartbeat(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a streams group, or to a group id that may become one. A refused request changes
-    nothing.
-    """
-    try:
-        check_request(context, request)
-        if not (context.has_group and isinstance(context.group, StreamsGroup)):
-            maybe_create_streams_group(context, request)
-        else:
-            context.rule("KSH19")
-        if request.member_epoch < 0:
-            leave(context, request, reply_to)
-        else:
-            _beat(context, request, reply_to)
-    except RequestRefused as refused:
-        context.undo()
-        client = ClientIdentity(request.client_id, request.client_host, request.instance_id)
-        record_refusal(context, refused, request.member_id, client)
-        answer_refused(context, request, reply_to, refused)
-
-
-def _beat(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyTo) -> None:
+def _handle_heartbeat(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps. Raise
     RequestRefused, before anything is changed, if it may not continue.
     """
@@ -136,6 +111,9 @@ def _beat(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyT
         delayed,
         has_tasks=_has_tasks(context, request, has_changed),
     )
+
+
+heartbeat = heartbeat_handler(check_request, get_or_create_group, leave, _handle_heartbeat)
 
 
 def _has_tasks(context: StepContext, request: StreamsGroupHeartbeat, has_changed: bool) -> bool:

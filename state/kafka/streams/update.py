@@ -12,12 +12,11 @@ from itertools import islice
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.group import Topics, reported
-from state.kafka.modern import RequestRefused, bump, merge_reported, refresh_fingerprint
+from state.kafka.modern import RequestRefused, add_reported, bump, refresh_fingerprint
 from state.kafka.streams.members import StreamsSender, displaced_by, removal
 from state.kafka.streams.requests import offsets_of
 from state.kafka.streams.settings import INITIAL_DELAY, assignment_configs, value_of
@@ -39,13 +38,11 @@ OFFSETS_MAX = 2 * TASKS_MAX
 
 
 class Plan(Struct, frozen=True):
-    """The topology of the group after the request, the topics that the request reports, those `found` among
-    them that the group does not know, and the topology with its numbers of partitions and tasks, or why it is
-    not ready.
+    """The topology of the group after the request, the topics `found` that the request reports and that the
+    group does not know, and the topology with its numbers of partitions and tasks, or why it is not ready.
     """
 
     topology: StreamsTopology
-    images: TopicImages
     found: Topics
     configured: ConfiguredTopology | TopologyProblem
 
@@ -70,7 +67,7 @@ def plan_topology(context: StepContext, group: StreamsGroup, request: StreamsGro
     if isinstance(configured, TopologyProblem) and configured.is_too_large and topology is not group.topology:
         row, error_code = context.rule("KSQ14"), ErrorCode.INVALID_REQUEST
         raise RequestRefused(row, error_code, configured.detail, _refusal_of(request))
-    return Plan(topology, images, found, configured)
+    return Plan(topology, found, configured)
 
 
 def _refusal_of(request: StreamsGroupHeartbeat) -> EntryType | None:
@@ -209,7 +206,7 @@ def _set_topology(context: StepContext, group: StreamsGroup, plan: Plan) -> None
             topics=sorted(group.readers),
         )
     if plan.found:
-        merge_reported(context, group, plan.images)
+        add_reported(context, group, plan.found)
         group.forget_configured()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import ConsumerGroupState, EntryType, HistoryEntry
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, ModernGroupConfig
 from state.kafka.consumer_group import ConsumerGroup
 from state.timeline import Timeline
 from tests.harness import batches
@@ -27,7 +27,9 @@ ROUNDS = 20
 seeds = st.integers(0, 2**32 - 1)
 configs = st.builds(
     CoordinatorConfig,
-    group_consumer_assignment_interval_ms=st.sampled_from((1_000, 1_000, 0, 15_000)),
+    group_consumer=st.builds(
+        ModernGroupConfig, assignment_interval_ms=st.sampled_from((1_000, 1_000, 0, 15_000))
+    ),
     group_consumer_max_size=st.sampled_from((2**31 - 1, 2**31 - 1, 3)),
     group_max_partitions=st.sampled_from((20_000, 20_000, 9)),
 )

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import ConsumerGroupState, GroupState
-from state.config import CoordinatorConfig, MigrationPolicy
+from state.config import CoordinatorConfig, MigrationPolicy, ModernGroupConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from tests.harness import batches
@@ -24,7 +24,7 @@ seeds = st.integers(0, 2**32 - 1)
 configs = st.builds(
     CoordinatorConfig,
     group_initial_rebalance_delay_ms=st.sampled_from((3_000, 0)),
-    group_consumer_assignment_interval_ms=st.sampled_from((1_000, 0)),
+    group_consumer=st.builds(ModernGroupConfig, assignment_interval_ms=st.sampled_from((1_000, 0))),
     group_consumer_migration_policy=st.sampled_from((MigrationPolicy.BIDIRECTIONAL, *MigrationPolicy)),
 )
 logs = st.tuples(seeds, st.integers(20, 200), configs)
@@ -39,7 +39,7 @@ def played(log: Log) -> MixedLog:
 
 
 # A member of generation 4 was removed, and is at generation 4 of the group's next life when it comes back.
-@example((5_281, 120, CoordinatorConfig(group_consumer_assignment_interval_ms=0)))
+@example((5_281, 120, CoordinatorConfig(group_consumer=ModernGroupConfig(assignment_interval_ms=0))))
 @given(logs)
 @examples(100)
 def test_a_conversion_keeps_offsets_and_gives_no_partition_to_two_members(log: Log) -> None:

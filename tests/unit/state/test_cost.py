@@ -19,7 +19,7 @@ from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
 from state import timeline as timeline_module
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, ModernGroupConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
@@ -95,7 +95,7 @@ def work_of_keep_alive_of_streams(members: int) -> int:
     reached its target: one member has the task.
     """
     config = CoordinatorConfig(
-        group_streams_initial_rebalance_delay_ms=0, group_streams_assignment_interval_ms=0
+        group_streams_initial_rebalance_delay_ms=0, group_streams=ModernGroupConfig(assignment_interval_ms=0)
     )
     timeline = Timeline(GROUP_ID, None, config)
     tasks: dict[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}

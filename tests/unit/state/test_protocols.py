@@ -24,6 +24,7 @@ GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ShareGroup", "ConfigsOnly", "Ka
 MAY_ASK = {
     "kafka/protocols.py": "what is stored may be settings without a group",
     "kafka/consumer/heartbeat.py": "a classic group is converted, others are not",
+    "kafka/share/heartbeat.py": "a group is created, others are not converted",
     "kafka/streams/heartbeat.py": "an Empty classic group is converted, others are not",
 }
 
@@ -53,7 +54,7 @@ def test_each_request_of_rocketmq_has_a_handler() -> None:
     assert ROCKETMQ_HANDLERS.keys() == set(get_args(RocketMqRequest))
 
 
-def test_only_a_conversion_asks_for_the_type_of_a_group() -> None:
+def test_only_heartbeats_that_create_groups_ask_for_their_type() -> None:
     asking = {
         str(path.relative_to(STATE))
         for path in STATE.rglob("*.py")

@@ -17,7 +17,7 @@ from kafka_why.contract.kafka.requests import AnyRequest
 from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.messages import ErrorCode
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, ModernGroupConfig
 from state.dispatch import step
 from state.kafka.share.heartbeat import SHORTEST_MS
 from state.kafka.share.protocol import open_tasks
@@ -36,7 +36,7 @@ ROUNDS = 14
 seeds = st.integers(0, 2**32 - 1)
 configs = st.builds(
     CoordinatorConfig,
-    group_share_assignment_interval_ms=st.sampled_from((1_000, 0, 15_000)),
+    group_share=st.builds(ModernGroupConfig, assignment_interval_ms=st.sampled_from((1_000, 0, 15_000))),
     group_share_max_size=st.sampled_from((200, 200, 3)),
     group_max_partitions=st.sampled_from((20_000, 20_000, 9)),
     share_assign_at_once=st.booleans(),
@@ -86,7 +86,7 @@ def test_epochs_never_fall_and_the_history_has_no_gap(log: Log) -> None:
 def test_only_members_that_wait_for_partitions_have_a_shorter_interval(log: Log) -> None:
     """Row SH28a."""
     rows, config = played(log).rows, log[2]
-    whole_ms = config.group_share_heartbeat_interval_ms
+    whole_ms = config.group_share.heartbeat_interval_ms
     for group_id in GROUPS:
         timeline = Timeline(group_id, None, config, step=batches.checked_step)
         for row in rows:
@@ -178,7 +178,6 @@ def epochs_of(group: ShareGroup) -> dict[str, int]:
         972,
         30,
         CoordinatorConfig(
-            group_share_assignment_interval_ms=1_000,
             group_share_max_size=200,
             group_max_partitions=9,
             share_assign_at_once=False,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.streams_responses import StatusCode, StreamsGroupHeartbeatResponse
-from state.config import CoordinatorConfig
+from state.config import CoordinatorConfig, ModernGroupConfig
 from state.kafka.streams_group import StreamsGroup, StreamsGroupState
 from state.kafka.streams_topics import ConfiguredTopology
 from state.timeline import Timeline
@@ -25,7 +25,7 @@ ROUNDS = 24
 seeds = st.integers(0, 2**32 - 1)
 configs = st.builds(
     CoordinatorConfig,
-    group_streams_assignment_interval_ms=st.sampled_from((1_000, 0, 15_000)),
+    group_streams=st.builds(ModernGroupConfig, assignment_interval_ms=st.sampled_from((1_000, 0, 15_000))),
     group_streams_initial_rebalance_delay_ms=st.sampled_from((3_000, 0)),
     group_streams_num_standby_replicas=st.sampled_from((0, 1, 2)),
     group_streams_max_size=st.sampled_from((200, 200, 3)),
