@@ -14,7 +14,7 @@ UV := build/lock/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign rocketmq-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign streams-campaign rocketmq-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -93,6 +93,12 @@ share-campaign: $(STAMP) ## break what share groups need from SEEDS, FAULTS each
 	mkdir -p $(dir $(SHARE_RESULTS))
 	$(BIN)/python -m tests.shared $(SEEDS:%=--seed %) --faults $(FAULTS) --share-groups $(SHARE_GROUPS) \
 		--results $(SHARE_RESULTS) --write
+
+# FAULTS of each of the SEEDS. 100 take about 40 minutes.
+STREAMS_RESULTS ?= build/streams.jsonl
+streams-campaign: $(STAMP) ## break what streams applications need from SEEDS, FAULTS each, and write docs/streams-faults.md
+	mkdir -p $(dir $(STREAMS_RESULTS))
+	$(BIN)/python -m tests.streams $(SEEDS:%=--seed %) --faults $(FAULTS) --results $(STREAMS_RESULTS) --write
 
 # FAULTS of each of the SEEDS, with SIDE=gateways or plain. 30 take about 15 minutes.
 SIDE ?= gateways

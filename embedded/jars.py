@@ -63,6 +63,7 @@ SetName = Literal[
     "broker_4_3",
     "tools",
     "streams",
+    "streams_4_3",
     "connect",
     "hdfs",
     "axe",

@@ -1,5 +1,6 @@
 """A Java program that takes commands and prints what it does, a line each."""
 
+import signal
 import subprocess
 import threading
 from abc import ABC, abstractmethod
@@ -38,6 +39,15 @@ class JavaProgram:
         """Give it a line to do, and return the line that it prints then, "" if it has ended."""
         self.command(line)
         return self._output.readline().rstrip("\n")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._jvm.send_signal(number)
+
+    def kill(self) -> None:
+        """Send SIGKILL: its clients do not leave their groups."""
+        self.signal(signal.SIGKILL)
+        self.close()
 
     def close(self) -> None:
         """End it. Clients that are not closed do not leave their group."""

@@ -32,7 +32,7 @@ import org.apache.kafka.streams.state.QueryableStoreTypes;
  * "NAME answer ...", and "tool print LINE" and "tool ended". The answer to "tasks" is a list such as "active:0_1
  * standby:1_0", that to "count" is the count or "at HOST:PORT". The JVM ends with its input.
  */
-public class WordCountOfKafka {
+class WordCountOfKafka {
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
     private static final String STORE = "counts";
     private static final PrintStream OUT = System.out;

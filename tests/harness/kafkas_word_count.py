@@ -11,10 +11,11 @@ from types import MappingProxyType
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import java_options, log_options
+from tests.harness.java_tools import compiled, java_options, log_options
 
 _STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 HARNESS = Path(__file__).with_name("kafkas_word_count.java")
+_MAIN = "WordCountOfKafka"
 _CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 _ANSWER_TIMEOUT_S = 90.0
 # The tool's default of 5 s is too short for a coordinator on a busy machine.
@@ -94,8 +95,9 @@ class JavaWordCounts(ReportingProgram):
         self._instances: dict[str, WordCountInstance] = {}
         self._printed: Queue[str | None] = Queue()
         self._errors = log_path.with_suffix(".err").open("w")
-        jars = dict.fromkeys([*jar_paths("streams"), *jar_paths("tools")])
-        command = [*java_options([*jars]), *log_options(log_path), str(HARNESS), str(self._file)]
+        jars = [*dict.fromkeys([*jar_paths("streams"), *jar_paths("tools")])]
+        classes = compiled([HARNESS], java_options(jars)[-2:])
+        command = [*java_options([*jars, classes]), *log_options(log_path), _MAIN, str(self._file)]
         super().__init__([str(find_java()), *command], self._errors)
 
     def start(

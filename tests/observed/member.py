@@ -1,6 +1,5 @@
 """A member of a group: a process that runs one of the programs of `tests.observed.clients`."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -175,14 +174,6 @@ class Member(ReportingProgram):
         """Leave the group, and wait for the end."""
         self.command("leave")
         self.close()
-
-    def kill(self) -> None:
-        """Send SIGKILL: the member does not leave its group."""
-        self.signal(signal.SIGKILL)
-        self.close()
-
-    def signal(self, number: signal.Signals) -> None:
-        self._jvm.send_signal(number)
 
     def end(self) -> None:
         """End the process, if it runs."""

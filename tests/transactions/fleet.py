@@ -51,10 +51,12 @@ class Offsets:
 
 
 class Fleet:
-    """Started by `start`, ended by `stop`.
+    """Started by `start`, ended by `stop`. `backlog` is BACKLOG, or less for a smaller load.
 
     `servers` are the brokers' own addresses, `reach` gives what an instance takes for them, by its number.
     """
+
+    backlog = BACKLOG
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class Fleet:
     def _feed(self) -> None:
         producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True, "log_level": 0})
         while not self._is_fed.is_set():
-            while self.sent - self._seen < BACKLOG * PARTITIONS:
+            while self.sent - self._seen < self.backlog * PARTITIONS:
                 for partition, number in self.fed.items():
                     value = self.application.value(partition, number)
                     producer.produce(self.input_topic, value, partition=partition)

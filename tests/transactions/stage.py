@@ -1,9 +1,11 @@
 """The stage of applications with transactions: a broker, the coordinator, two gateways, applications."""
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from kafka_why.connections.address import Address
 from tests.campaigns.keeper import Keeper
@@ -24,6 +26,10 @@ class TransactionStage(Stage):
 
     delay_s = 3.0
     """Anywhere in a transaction."""
+    fleet: type[Fleet] = Fleet
+    """The class of the fleets."""
+    settings: Mapping[str, str] = MappingProxyType({})
+    """Settings of groups, whoever coordinates them."""
 
     def __init__(
         self,
@@ -34,7 +40,7 @@ class TransactionStage(Stage):
         step: str = "steady",
         is_reference: bool = False,
     ) -> None:
-        super().__init__(folder, seed, step=step, brokers=one_broker(folder))
+        super().__init__(folder, seed, step=step, brokers=one_broker(folder, self.settings))
         self.is_reference = is_reference
         self.gateways: dict[Address, Keeper] = {}
         self.fleets: list[Fleet] = []
@@ -48,10 +54,14 @@ class TransactionStage(Stage):
                 self.gateways[address] = self.start_gateway(stack, f"gateway-{number}", address)
         for application in self._applications:
             folder = self.folder / application.name
-            fleet = Fleet(application, self.servers, self._reach_of, folder)
+            fleet = self.fleet(application, self.servers, self._reach_of, folder)
             stack.callback(fleet.stop)
             self.fleets.append(fleet.start())
         self.wait_for_progress()
+
+    def command(self, *more: str, data: Path | None = None) -> list[str]:
+        settings = [f"-c{name}={value}" for name, value in self.settings.items()]
+        return super().command(*settings, *more, data=data)
 
     @property
     def seen(self) -> list[int]:

@@ -1,0 +1,79 @@
+"""The faults. Those of processes are the frame's."""
+
+import time
+from random import Random
+
+from tests.campaigns.fault import Fault, by_name, standing_still
+from tests.campaigns.processes import hold_s, of_processes
+from tests.streams.stage import SESSION_MS, StreamsStage
+
+LONGEST_HOLD_S = 1.5 * SESSION_MS / 1000
+
+
+def kill_instance(stage: StreamsStage, _: Random) -> None:
+    """Kill the dynamic member with SIGKILL, and start it again. Its session goes on meanwhile. A static
+    member cannot join again before its session is over.
+    """
+    instance = stage.word_count.running[-1]
+    instance.kill()
+    instance.start()
+
+
+def hold_instance(stage: StreamsStage, random: Random) -> None:
+    """Stop an instance for less than its session."""
+    with standing_still(random.choice(stage.word_count.running).signal):
+        time.sleep(hold_s(random))
+
+
+def hold_beyond_session(stage: StreamsStage, random: Random) -> None:
+    """Stop an instance until its session is over. It goes on with tasks and a transaction that it lost."""
+    with standing_still(random.choice(stage.word_count.running).signal):
+        time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
+
+
+def close_instance(stage: StreamsStage, random: Random) -> None:
+    """Let an instance leave. The stage starts it again when the others have its tasks."""
+    random.choice(stage.word_count.running).close()
+
+
+def add_instance(stage: StreamsStage, _: Random) -> None:
+    """Start another instance. The stage closes it when it has its share of the tasks."""
+    stage.word_count.all_instances[-1].start()
+
+
+def roll_instance(stage: StreamsStage, _: Random) -> None:
+    """Close the static member, which remains in the group, and start it again."""
+    instance = stage.word_count.all_instances[0]
+    instance.close(leaves=False)
+    instance.start()
+
+
+def forget_to_commit(stage: StreamsStage, random: Random) -> None:
+    """Kill the dynamic member while it runs with at-least-once processing and without commits, so that words
+    are counted again.
+    """
+    instance = stage.word_count.running[-1]
+    instance.close()
+    instance.start(processing_guarantee="at_least_once", commit_interval_ms="600000")
+    stage.wait_for_progress()
+    kill_instance(stage, random)
+
+
+REFERENCE = by_name(
+    Fault("instance killed", 3.0, kill_instance),
+    Fault("instance held still", 2.0, hold_instance),
+    Fault("instance held still beyond its session", 2.0, hold_beyond_session),
+    Fault("instance closed", 2.0, close_instance),
+    Fault("instance added", 2.0, add_instance),
+    Fault("static instance rolled", 2.0, roll_instance),
+) | of_processes("broker killed")
+"""What happens to applications with Kafka's own coordinator."""
+ALL = REFERENCE | of_processes(
+    "gateway killed",
+    "driver's Python killed",
+    "driver's JVM killed",
+    "replica killed",
+    "Python worker killed",
+)
+PLANTED = Fault("instance killed that is not exactly once", 1.0, forget_to_commit)
+KINDS = ALL | by_name(PLANTED)
