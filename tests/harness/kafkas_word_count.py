@@ -11,7 +11,7 @@ from types import MappingProxyType
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import compiled, java_options, log_options
+from tests.harness.java_tools import compiled, java_options, java_options_of, log_options
 
 _STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 HARNESS = Path(__file__).with_name("kafkas_word_count.java")
@@ -67,11 +67,16 @@ class WordCountInstance:
 
 class JavaWordCounts(ReportingProgram):
     """A JVM with instances of applications at the cluster at `servers`. Its files are in `folder`. `settings`
-    are of all clients.
+    are of all clients. It has Kafka 4.4, or 4.3 without the tools.
     """
 
     def __init__(
-        self, servers: str, folder: Path, settings: Mapping[str, str] = MappingProxyType({})
+        self,
+        servers: str,
+        folder: Path,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        *,
+        is_older: bool = False,
     ) -> None:
         self._servers = servers
         self._folder = folder
@@ -95,9 +100,12 @@ class JavaWordCounts(ReportingProgram):
         self._instances: dict[str, WordCountInstance] = {}
         self._printed: Queue[str | None] = Queue()
         self._errors = log_path.with_suffix(".err").open("w")
-        jars = [*dict.fromkeys([*jar_paths("streams"), *jar_paths("tools")])]
-        classes = compiled([HARNESS], java_options(jars)[-2:])
-        command = [*java_options([*jars, classes]), *log_options(log_path), _MAIN, str(self._file)]
+        if is_older:
+            options, jars = java_options_of, jar_paths("streams_4_3")
+        else:
+            options, jars = java_options, [*dict.fromkeys([*jar_paths("streams"), *jar_paths("tools")])]
+        classes = compiled([HARNESS], options(jars)[-2:])
+        command = [*options([*jars, classes]), *log_options(log_path), _MAIN, str(self._file)]
         super().__init__([str(find_java()), *command], self._errors)
 
     def start(

@@ -48,8 +48,9 @@ def servers(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def java(servers: str, tmp_path: Path) -> Iterator[JavaWordCounts]:
-    with JavaWordCounts(servers, tmp_path) as java:
+def java(servers: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[JavaWordCounts]:
+    """Yield a JVM with Kafka 4.4, or 4.3 if the test's parameter says so."""
+    with JavaWordCounts(servers, tmp_path, is_older=getattr(request, "param", False)) as java:
         yield java
 
 
@@ -136,6 +137,7 @@ def test_standby_takes_over_without_a_restoration(
     assert one.errors == two.errors == []
 
 
+@pytest.mark.parametrize("java", [False, True], ids=["4.4", "4.3"], indirect=True)
 def test_exactly_once_counts_each_word_once(
     servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
 ) -> None:
