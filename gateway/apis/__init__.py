@@ -34,7 +34,7 @@ Row = TypeVar("Row", Api, Passed)
 
 
 def _by_key(*rows: Row) -> Mapping[int, Row]:
-    """Return the rows by plain numbers, which compare faster than enum members."""
+    # Plain numbers compare faster than enum members.
     table = {row.key.value: row for row in rows}
     assert len(table) == len(rows), "an API has one row"
     return MappingProxyType(table)

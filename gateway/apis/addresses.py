@@ -59,8 +59,9 @@ def names_controllers(version: int, response: bytes) -> bool:
 
 
 def carries_endpoints(key: ApiKey, first_version: int) -> Callable[[int, bytes], bool]:
-    """Return a function that returns True if a response has addresses. Only versions from `first_version` on
-    may have them. A response without addresses passes unchanged.
+    """Return a function that returns True if a response has addresses.
+
+    Only versions from `first_version` on may have them. A response without addresses passes unchanged.
     """
 
     def carries(version: int, response: bytes) -> bool:
@@ -86,8 +87,9 @@ def is_for_broker(request: Any) -> bool:
 
 
 async def serve_find_coordinator(context: RequestContext, request: Any) -> Fields:
-    """Return this gateway's address as that of the coordinator of groups. A key of another type is refused:
-    only brokers look for the coordinators of share partitions (KIP-932).
+    """Return this gateway's address as that of the coordinator of groups.
+
+    A key of another type is refused: only brokers look for the coordinators of share partitions (KIP-932).
     """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]

@@ -43,15 +43,13 @@ _FIELDS = "group_id", "protocol_type", "group_state", "group_type"
 
 
 class _ListKey(NamedTuple):
-    """The cache key of a list: everything that affects the list besides the groups. `client` is None without
-    ACLs. `states` and `types` are in lower case. If one is empty, all states or types are listed.
-    """
+    """The cache key of a list: everything that affects the list besides the groups."""
 
     version: int
     node_id: int | None
-    client: tuple[str, str] | None
-    states: frozenset[str]
-    types: frozenset[str]
+    client: tuple[str, str] | None  # None without ACLs
+    states: frozenset[str]  # in lower case; empty for all states
+    types: frozenset[str]  # in lower case; empty for all types
 
 
 async def serve_list(context: RequestContext, request: Any) -> Fields:
@@ -223,14 +221,13 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
 
 
 async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Delete the coordinator's groups, and let the brokers delete their share groups. Their groups of other
-    types count as absent, because clients of the gateway do not see them.
-    """
+    """Delete the coordinator's groups, and let the brokers delete their share groups."""
     request = await offload.decode_passed(context.header, message)
     async with context.fan_out.acquired(context):
         deferred = await serve_deletion(context, request)
         results = deferred.fields(await deferred.response)["results"]
         missing = [one["group_id"] for one in results if one["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND]
+        # The brokers' groups of other types count as absent, because clients of the gateway do not see them.
         found = await context.services.share_groups.existing(context.node_id, missing)
     others = [one for one in results if one["group_id"] not in found]
     if not found:

@@ -31,17 +31,19 @@ Change = Callable[[Any], Awaitable[None]]
 class Screened:
     """A request after screening.
 
-    `remaining` is the message for the broker, or None if nothing remains. `refused` is a response with the
-    errors of the refused entries. `change` changes the broker's response. `answer` builds the whole response
-    from the broker's, instead of `refused` and `change`. If all three are absent, the response passes
-    undecoded. `on_start` is called with the beginning of the broker's response, and `on_part` with each part.
+    If `change`, `answer` and `refused` are absent, the broker's response passes undecoded.
     """
 
+    # The message for the broker, or None if nothing remains.
     remaining: bytes | None
+    # A response with the errors of the refused entries.
     refused: Fields
+    # Changes the broker's response.
     change: Change | None = None
+    # Called with the beginning of the broker's response, and `on_part` with each part.
     on_start: Callable[[bytes], None] | None = None
     on_part: Callable[[bytes], object] | None = None
+    # Builds the whole response from the broker's, instead of `refused` and `change`.
     answer: Callable[[Any], Awaitable[Fields]] | None = None
 
     @property
@@ -144,9 +146,10 @@ def group_operations(context: RequestContext, group_id: str) -> frozenset[Operat
 
 
 def transaction_error(context: RequestContext, transactional_id: str, group_id: str) -> GatewayError | None:
-    """Return the error of a whole AddOffsetsToTxn or TxnOffsetCommit, or None. The client needs WRITE on the
-    transactional id and READ on the group. For each topic of a TxnOffsetCommit it needs READ, too, which is
-    checked elsewhere.
+    """Return the error of a whole AddOffsetsToTxn or TxnOffsetCommit, or None.
+
+    The client needs WRITE on the transactional id and READ on the group. The READ that TxnOffsetCommit needs
+    on each topic is checked elsewhere.
     """
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -171,9 +174,11 @@ TopicKey = str | UUID
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The ACL check of an API whose requests have one list of entries: `request_field` in the request, and
-    `response_field` in the response. `error` returns the error of an entry, or None if the client is allowed.
-    `refused` returns the response's entry for a refused entry.
+    """The ACL check of an API whose requests have one list of entries.
+
+    The list is `request_field` in the request, and `response_field` in the response. `error` returns the
+    error of an entry, or None if the client is allowed. `refused` returns the response's entry for a refused
+    entry.
     """
 
     request_field: str
@@ -215,9 +220,10 @@ async def topic_errors(
     operation: Operation,
     age_max_s: float = TOPIC_AGE_MAX_S,
 ) -> Mapping[TopicKey, GatewayError]:
-    """Return the errors of the topics that the client may not use, by name or id. An id without a known topic
-    has an error, because ACLs are about names. The metadata is no older than `age_max_s`. Raises
-    UpstreamLost.
+    """Return the errors of the topics that the client may not use, by name or id. Raises UpstreamLost.
+
+    An id without a known topic has an error, because ACLs are about names. The metadata is no older than
+    `age_max_s`.
     """
     wanted = set(topics)
     ids = [key for key in wanted if isinstance(key, UUID)]
@@ -248,29 +254,27 @@ class Api:
     """An API that the gateway answers.
 
     `serve_at_once` never waits. If it returns None, `serve` has to look something up. An API without `serve`
-    answers every request at once. `decode` raises ProtocolError.
-
-    `parks` is the class of the coordinator's response if the coordinator may park requests of this API. If
-    `asks_coordinator` is False, the request itself is answered without the coordinator. If `is_metered`,
-    requests count for clients' quotas. If `is_exclusive`, a connection has no concurrent request. ApiVersions
-    omits the API while `is_offered` returns False. `error_code` returns the error in a coordinator's answer,
-    for the metrics. `is_for_broker` returns True if a broker has to answer a request, `is_passed` if brokers
-    answer all requests of the API. `added_bytes` returns the bytes that the gateway adds to a request to the
-    coordinator, if they may be many.
+    answers every request at once.
     """
 
     key: ApiKey
     serve: Serve | None = None
     serve_at_once: ServeAtOnce | None = None
-    decode: Decode = codec.decode_request
+    decode: Decode = codec.decode_request  # raises ProtocolError
+    # The class of the coordinator's response, if the coordinator may park requests.
     parks: type[Response] | None = None
-    asks_coordinator: bool = True
-    is_metered: bool = True
-    is_exclusive: bool = False
+    asks_coordinator: bool = True  # False: the gateway answers the request itself
+    is_metered: bool = True  # requests count for clients' quotas
+    is_exclusive: bool = False  # a connection has no concurrent request
+    # While it returns False, ApiVersions omits the API.
     is_offered: Callable[[Services], bool] = lambda services: True
+    # The error in a coordinator's answer, for the metrics.
     error_code: Callable[[Any], int] = lambda answer: getattr(answer, "error_code", 0)
+    # The bytes that the gateway adds to a request to the coordinator, if they may be many.
     added_bytes: Callable[[RequestContext, Any], int] = lambda context, request: 0
+    # True if a broker has to answer this request.
     is_for_broker: Callable[[Any], bool] | None = None
+    # True if brokers answer all requests of the API.
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
     """By default the codec's versions."""
@@ -303,28 +307,26 @@ class Api:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """An API that brokers answer, and whose requests the gateway checks or whose responses it changes. Five
-    screens may remove entries from a request and complete the response: `guard` those that the ACLs forbid,
-    `groups` those that the coordinator answers, `brokers` the coordinator's settings among a broker's,
-    `internal` changes of the coordinator's own topics, `screen` those special to the API. A request without a
-    guard needs the operation `needs` on the cluster, or a super user, unless Kafka has no ACLs for it
-    (`is_free`) or `screen` checks them (`is_screened`). With `is_hidden` it is absent from ApiVersions while
-    the gateway checks ACLs.
+    """An API that brokers answer, and whose requests the gateway checks or whose responses it changes.
+
+    Five screens may remove entries from a request and complete the response: `guard`, `groups`, `brokers`,
+    `internal`, `screen`. A request without a guard needs the operation `needs` on the cluster, or a super
+    user.
 
     `rewrite` changes the responses for which `is_rewritten` returns true. `is_rewritten` gets the version and
     the bytes, and raises ProtocolError.
     """
 
     key: ApiKey | NewerApiKey
-    guard: Screen | None = None
-    groups: Screen | None = None
-    brokers: Screen | None = None
-    internal: Screen | None = None
-    screen: Screen | None = None
+    guard: Screen | None = None  # removes entries that the ACLs forbid
+    groups: Screen | None = None  # removes groups that the coordinator answers
+    brokers: Screen | None = None  # removes the coordinator's settings among a broker's
+    internal: Screen | None = None  # removes changes of the coordinator's own topics
+    screen: Screen | None = None  # special to the API
     needs: Operation | None = None
-    is_free: bool = False
-    is_screened: bool = False
-    is_hidden: bool = False
+    is_free: bool = False  # Kafka has no ACLs for it
+    is_screened: bool = False  # `screen` checks the ACLs
+    is_hidden: bool = False  # absent from ApiVersions while the gateway checks ACLs
     rewrite: Rewrite | None = None
     is_rewritten: Callable[[int, bytes], bool] = lambda version, response: True
     versions: range | None = None

@@ -33,7 +33,7 @@ async def map_items(
     """Return the result of `work` for each item, in the order of the items.
 
     Work starts for at most `Limits.groups_per_request` items, and for none once the results exceed
-    `Limits.groups_answer_bytes`. The result of each remaining item is that of `refuse`.
+    `Limits.groups_answer_bytes`. `refuse` gives the results of the remaining items.
     """
     limits, slices = context.services.cluster.limits, context.slices()
     within = items[: limits.groups_per_request]
@@ -56,9 +56,10 @@ async def map_items(
 
 
 class _Batch:
-    """The concurrent items of one request. One item at a time uses the request's own slot at the coordinator
-    (`gateway.fairness`). The other items take slots only while no request waits for a slot. So no request
-    waits for a slot while it holds one.
+    """The concurrent items of one request.
+
+    One item at a time uses the request's own slot at the coordinator (`gateway.fairness`). The other items
+    take slots only while no request waits for a slot. So no request waits for a slot while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
@@ -111,12 +112,12 @@ def answer_per_group(
     group_ids: Sequence[str],
     fields: Callable[[Sequence[Fields]], Fields],
 ) -> Deferred:
-    """Answer a request about these groups with one request per group to the coordinator. `fields` builds the
-    response from the results.
+    """Answer a request about these groups with one request per group to the coordinator.
 
-    A request about one group does not hold back later requests, because librdkafka and others send a request
-    for each group. A connection has at most one concurrent request about several groups.
+    `fields` builds the response from the results. A connection has at most one concurrent request about
+    several groups.
     """
+    # librdkafka and others send a request for each group, so such a request does not hold back later ones.
     if len(group_ids) == 1:
         return Deferred(asyncio.ensure_future(_only_result(start(group_ids[0]))), fields)
     answers = map_items(context, lambda group_id: _result(start(group_id)), group_ids, _too_many_groups)

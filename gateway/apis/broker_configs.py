@@ -36,8 +36,9 @@ def _belongs_to_coordinator(context: RequestContext, name: str) -> bool:
 
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
-    """Put this coordinator's values into a broker's response to DescribeConfigs. Settings of the broker's own
-    coordinator that this coordinator does not report are left out. Raises ProtocolError.
+    """Put this coordinator's values into a broker's response to DescribeConfigs. Raises ProtocolError.
+
+    Settings of the broker's own coordinator that this coordinator does not report are left out.
     """
     request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):
@@ -70,7 +71,7 @@ def _replace_values(context: RequestContext, resource: Any, in_force: Mapping[st
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the synonyms of a setting: the value in force if it is not the default, and then the default."""
+    """Return the value in force if it is not the default, and then the default."""
     default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
     if config.is_default:
         return [default]

@@ -105,14 +105,13 @@ def _join_fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """Return the partition counts of the topics that the coordinator may have to assign. A topic that the
-    client may not describe counts as absent.
-    """
+    """Return the partition counts of the topics that the coordinator may have to assign."""
     topics: set[str] = set()
     for protocol in protocols:
         if is_for_coordinator(protocol.name):
             with suppress(ProtocolError):  # the coordinator refuses such a protocol
                 topics.update(decode_subscribed_topics(protocol.metadata))
+    # A topic that the client may not describe counts as absent.
     wanted = describable_topics(context, sorted(topics))
     if not wanted:
         return {}
@@ -125,8 +124,9 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
 
 
 async def _topic_images(context: RequestContext, request: Any) -> TopicImages | None:
-    """Return the metadata of the topics that the member subscribes to or owns partitions of (row MI2). A
-    group of the consumer protocol needs it. As in Kafka, DESCRIBE is not required.
+    """Return the metadata of the topics that the member subscribes to or owns partitions of (row MI2).
+
+    A group of the consumer protocol needs it. As in Kafka, DESCRIBE is not required.
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
@@ -177,9 +177,7 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
 
 
 def _sync_refused(context: RequestContext, request: Any) -> Fields:
-    """Return the response to a client without permission. A request without a protocol gets another error,
-    which Kafka checks first.
-    """
+    # Kafka checks this before the permission.
     has_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not has_protocol:
         return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}

@@ -42,6 +42,7 @@ _SESSIONS_MAX = 100
 
 class FetchSessions:
     """The fetch sessions (KIP-227) of one connection, each with the version of the ACLs under which it began.
+
     A request in a session names only changes, so the gateway cannot see its topics. It passes only if this
     connection began the session, and no ACL has changed since.
     """
@@ -64,13 +65,11 @@ class FetchSessions:
 
 @dataclass(slots=True)
 class CheckedTopics:
-    """The topics of a share session, and the version of the ACLs that allowed them. With `is_partial` the
-    session lacks a requested topic, because these ACLs denied it.
-    """
+    """The topics of a share session, and the version of the ACLs that allowed them."""
 
     topics: set[UUID]
     version: int
-    is_partial: bool
+    is_partial: bool  # the session lacks a requested topic, because these ACLs denied it
 
     def add(self, topics: set[UUID], version: int, *, is_partial: bool) -> None:
         """Add the topics of another request, which this version of the ACLs allowed."""
@@ -160,8 +159,9 @@ Names = TypeVar("Names", bound=Sequence[str])
 
 
 class RequestedMetadata(Generic[Names]):
-    """The metadata that members of this connection have to look up for the coordinator, by group and member:
-    a pattern, or names of topics. They have at most `max_chars` characters together.
+    """The metadata that members of this connection have to look up for the coordinator.
+
+    By group and member, a pattern or names of topics. They have at most `max_chars` characters together.
     """
 
     def __init__(self, max_chars: int) -> None:
@@ -254,35 +254,29 @@ class SendingBackend(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The services of handlers.
-
-    `listener_port` returns the port of a broker's listener, and opens the listener if needed. `advertised`
-    returns the address that clients get for a broker whose listener has this port, or None if they get the
-    address to which they connected. Without `authorizer` the gateway checks no ACLs. With
-    `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol`
-    KIP-848 is off, without `streams_protocol` KIP-1071. Without `telemetry` requests about clients' metrics
-    pass to the brokers. Frames larger than `frame_max_bytes` are refused. Without `deliveries` share groups'
-    records are not counted. `deciding` is locked while the rights to a pattern's topics are checked, and
-    `turns` during a slice of long work.
-    """
+    """The services of handlers."""
 
     backend: SendingBackend
     cluster: Cluster
     groups: FreshGroups
-    listener_port: Callable[[int], Awaitable[int]]
+    listener_port: Callable[[int], Awaitable[int]]  # of a broker; opens the listener if needed
     internal_topics: InternalTopics
     transactions: Transactions
     share_groups: ShareGroups
     streams_topics: StreamsTopics
+    # The address that clients get for a broker and its listener's port. None is the address to which they
+    # connected.
     advertised: Callable[[int, int], Address | None]
-    frame_max_bytes: int
-    authorizer: Authorizer | None = None
-    checks_passed_on: bool = False
-    consumer_protocol: bool = True
-    streams_protocol: bool = True
-    telemetry: ClientTelemetry | None = None
-    deliveries: Deliveries | None = None
+    frame_max_bytes: int  # larger frames are refused
+    authorizer: Authorizer | None = None  # None: the gateway checks no ACLs
+    checks_passed_on: bool = False  # ACLs of requests that pass to the brokers, too
+    consumer_protocol: bool = True  # KIP-848
+    streams_protocol: bool = True  # KIP-1071
+    telemetry: ClientTelemetry | None = None  # None: the brokers get clients' metrics
+    deliveries: Deliveries | None = None  # None: share groups' records are not counted
+    # Locked while the rights to a pattern's topics are checked.
     deciding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
+    # Locked during a slice of long work.
     turns: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
 
 
@@ -322,24 +316,20 @@ class FanOut(Protocol):
 
 
 class RequestContext(Struct, frozen=True):
-    """The context of a request. `principal` is the client's as Kafka writes it, `User:NAME` or
-    `User:ANONYMOUS`. `host` is the gateway's name in responses to this client. `node_id` is the broker whose
-    listener the client connected to, None for the first listener. `oversized_bytes` is the size of a frame
-    that is too large for the requests topic, else 0. `ask_as_client` sends a request of the gateway to the
-    broker with the client's principal. It is None unless the brokers authenticate the clients.
-    """
+    """The context of a request."""
 
     services: Services
     header: RequestHeader
     client_host: str
-    principal: str
-    host: str
-    node_id: int | None
+    principal: str  # the client's as Kafka writes it, `User:NAME` or `User:ANONYMOUS`
+    host: str  # the gateway's name in responses to this client
+    node_id: int | None  # the broker whose listener the client uses, None for the first listener
     session: ClientSession
     caches: ConnectionCaches
     fan_out: FanOut
+    # Sends a request to the broker with the client's principal, or None if brokers authenticate no clients.
     ask_as_client: AskBroker | None = None
-    oversized_bytes: int = 0
+    oversized_bytes: int = 0  # of a frame that is too large for the requests topic, else 0
 
     @property
     def version(self) -> int:
@@ -375,6 +365,7 @@ class RequestContext(Struct, frozen=True):
 
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
         """Return the id of the broker whose listener serves this group, or None if no broker is known.
+
         `id_hash` is the id's hash by `kafka_why.partitioner`, if known.
 
         Any listener can serve the coordinator's groups. But a client that lists groups sends ListGroups to

@@ -46,8 +46,9 @@ _COORDINATORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a resource GROUP: the coordinator's own part, and the brokers'. With `brokers_first` the
-    coordinator only checks its part until the brokers have accepted theirs.
+    """The parts of a resource GROUP: the coordinator's own part, and the brokers'.
+
+    With `brokers_first` the coordinator only checks its part until the brokers have accepted theirs.
     """
 
     own: Any | None
@@ -127,8 +128,6 @@ Answer = Callable[[RequestContext, "_GroupsRequest", Any], Awaitable[Fields]]
 
 
 class _Refused(Exception):
-    """The gateway refuses a resource with this error and text."""
-
     def __init__(self, error_code: Codes, message: str) -> None:
         super().__init__(message)
         self.error_code = error_code
@@ -136,13 +135,11 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _GroupsRequest:
-    """A request. `doubled` are the groups that it names more than once. The changes of the groups in
-    `checked` are only checked, because the brokers come first.
-    """
+    """A request about groups."""
 
     request: Any
-    doubled: frozenset[str]
-    checked: frozenset[str] = frozenset()
+    doubled: frozenset[str]  # groups that it names more than once
+    checked: frozenset[str] = frozenset()  # their changes are only checked, because the brokers come first
 
 
 Split = Callable[[Coordinators, Any], Parts]
@@ -151,9 +148,7 @@ Split = Callable[[Coordinators, Any], Parts]
 async def _screen(
     response_field: str, answer: Answer, split: Split, context: RequestContext, message: bytes
 ) -> Screened | None:
-    """Let the coordinator answer for the groups of a request. Returns None if the request names none. Raises
-    ProtocolError.
-    """
+    """Let the coordinator answer for the groups of a request. Return None if the request names none."""
     request = await offload.decode_passed(context.header, message)
     groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
     if not groups:
@@ -180,18 +175,18 @@ async def _screen(
     remaining = await offload.with_body(context.header, message, request) if request.resources else None
     joined = {one["resource_name"]: one for one in answers if one["resource_name"] in brokers}
     alone = [one for one in answers if one["resource_name"] not in brokers]
-    change: Change = partial(_join, response_field, coordinators, joined)
+    change: Change = partial(_add_own_settings, response_field, coordinators, joined)
     if checked and not request.validate_only:
         change = chain([partial(_store, answer, context, parsed, checked), change])
     return Screened(remaining, {response_field: alone}, change)
 
 
-async def _join(
+async def _add_own_settings(
     response_field: str, coordinators: Coordinators, own: Mapping[str, Fields], response: Any
 ) -> None:
-    """Add the coordinator's settings of groups to the brokers'. Responses to changes have no settings."""
     for resource in getattr(response, response_field):
         answer = own.get(resource.resource_name) if resource.resource_type == _GROUP else None
+        # Responses to changes have no settings.
         if answer is not None and "configs" in answer and not resource.error_code:
             resource.configs = [c for c in resource.configs if belongs_to_brokers(coordinators, c.name)]
             others = [c for c in answer["configs"] if not belongs_to_brokers(coordinators, c["name"])]
@@ -270,10 +265,9 @@ def _config_fields(request: Any, config: GroupConfigValue) -> Fields:
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the values of a setting with their sources, first the value in force. To clients the
-    coordinator's own settings look like those of a broker's file.
-    """
+    """Return the values of a setting with their sources, first the value in force."""
     broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
+    # To clients the coordinator's own settings look like those of a broker's file.
     of_coordinator = config.value if config.is_default else config.without_own
     synonyms: list[Fields] = [{"name": broker, "value": default, "source": _DEFAULT_CONFIG}]
     if of_coordinator not in (None, default):

@@ -35,9 +35,10 @@ def restrict(
     hidden: frozenset[int],
     hidden_features: frozenset[str] = HIDDEN_FEATURES,
 ) -> None:
-    """Restrict the versions in a broker's response to ApiVersions. The gateway's `own` versions replace the
-    broker's, other APIs are limited to `bounds`. The APIs in `hidden` and the features in `hidden_features`
-    are removed.
+    """Restrict the versions in a broker's response to ApiVersions.
+
+    The gateway's `own` versions replace the broker's, other APIs are limited to `bounds`. The APIs in
+    `hidden` and the features in `hidden_features` are removed.
     """
     kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
     for api in kept:
@@ -68,9 +69,10 @@ def add_feature(response: Any, version: int, name: str) -> None:
 
 
 def is_valid(request: Any, version: int) -> bool:
-    """Return True if an ApiVersions is valid (ApiVersionsRequest.isValid): the client's software has a name
-    and a version, and the request has both of the server's ids or neither. A broker compares these ids with
-    its own after the authentication (KIP-1242).
+    """Return True if an ApiVersions is valid (ApiVersionsRequest.isValid).
+
+    The client's software has a name and a version, and the request has both of the server's ids or neither. A
+    broker compares these ids with its own after the authentication (KIP-1242).
     """
     if version < _FIRST_WITH_SOFTWARE:
         return True

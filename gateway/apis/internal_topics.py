@@ -34,14 +34,15 @@ _ERROR: Fields = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The screen of an API whose requests name topics in one list: `request_field` in the request, and
-    `response_field` in the response. `topic` returns the topic of an entry, or None if the entry is not about
-    a topic. `refused` returns the response's entry for a refused entry.
+class _TopicListScreen:
+    """The screen of an API whose requests name topics in one list.
+
+    `topic` returns the topic of an entry, or None if the entry is not about a topic. `refused` returns the
+    response's entry for a refused entry.
     """
 
-    request_field: str
-    response_field: str
+    request_field: str  # the list in the request
+    response_field: str  # the list in the response
     topic: Callable[[Any], str | UUID | None]
     refused: Callable[[Any], Fields]
 
@@ -64,9 +65,10 @@ class _Named:
         return Screened(remaining, {self.response_field: refused})
 
 
-def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
-    """Return the screen of an API that applies a request as a whole or not at all. `refused` returns the
-    response to a request about an internal topic, or None for other requests.
+def _screen_whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
+    """Return the screen of an API that applies a request as a whole or not at all.
+
+    `refused` returns the response to a request about an internal topic, or None for other requests.
     """
 
     async def screen(context: RequestContext, message: bytes) -> Screened | None:
@@ -141,15 +143,17 @@ def _refused_topic(topic: Any) -> Fields:
     return {"name": topic.name, **_ERROR}
 
 
-screen_produce = _Named("topic_data", "responses", _by_name_or_id, _refused_produce).screen
-screen_creation = _Named("topics", "topics", _NAME, _refused_topic).screen
-screen_records = _Named("topics", "topics", _NAME, _refused_records).screen
-screen_configs = _Named("resources", "responses", _config_of, _refused_config).screen
-screen_partitions = _Named("topics", "results", _NAME, _refused_topic).screen
-screen_reassignments = _Named("topics", "responses", _NAME, _refused_reassignment).screen
+screen_produce = _TopicListScreen("topic_data", "responses", _by_name_or_id, _refused_produce).screen
+screen_creation = _TopicListScreen("topics", "topics", _NAME, _refused_topic).screen
+screen_records = _TopicListScreen("topics", "topics", _NAME, _refused_records).screen
+screen_configs = _TopicListScreen("resources", "responses", _config_of, _refused_config).screen
+screen_partitions = _TopicListScreen("topics", "results", _NAME, _refused_topic).screen
+screen_reassignments = _TopicListScreen("topics", "responses", _NAME, _refused_reassignment).screen
 
-_DELETED_NAMES = _Named("topic_names", "responses", str, lambda name: {"name": name, **_ERROR})
-_DELETED = _Named("topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR})
+_DELETED_NAMES = _TopicListScreen("topic_names", "responses", str, lambda name: {"name": name, **_ERROR})
+_DELETED = _TopicListScreen(
+    "topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR}
+)
 
 
 async def screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
@@ -159,9 +163,7 @@ async def screen_deletion(context: RequestContext, message: bytes) -> Screened |
 
 
 def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | None:
-    """Return the refusal of an AddPartitionsToTxn about an internal topic, else None. Kafka adds all of a
-    request's partitions or none.
-    """
+    """Return the refusal of an AddPartitionsToTxn about an internal topic, else None."""
     transactions, old = request.transactions or [], request.v3_and_below_topics or []
     if not _any_named(internal, old, *(transaction.topics for transaction in transactions)):
         return None
@@ -175,6 +177,7 @@ def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | No
             for name, partitions in ((topic.name, topic.partitions) for topic in topics)
         ]
 
+    # Kafka adds all of a request's partitions or none.
     by_transaction = [
         {"transactional_id": t.transactional_id, "topic_results": results(t.topics)} for t in transactions
     ]
@@ -182,8 +185,9 @@ def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | No
 
 
 def _refused_markers(request: Any, internal: frozenset[str]) -> Fields | None:
-    """Return the refusal of a WriteTxnMarkers about an internal topic, else None. Administrators end hanging
-    transactions with this request, which writes all markers or none.
+    """Return the refusal of a WriteTxnMarkers about an internal topic, else None.
+
+    Administrators end hanging transactions with this request, which writes all markers or none.
     """
     if not _any_named(internal, *(marker.topics for marker in request.markers)):
         return None
@@ -211,12 +215,13 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """Return the errors of a topic's partitions in a refused request. With `is_internal` this topic is the
-    reason for the refusal.
+    """Return the errors of a topic's partitions in a refused request.
+
+    With `is_internal` this topic is the reason for the refusal.
     """
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
 
 
-screen_addition = _whole(_refused_transactions)
-screen_markers = _whole(_refused_markers)
+screen_addition = _screen_whole(_refused_transactions)
+screen_markers = _screen_whole(_refused_markers)

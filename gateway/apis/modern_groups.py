@@ -86,8 +86,10 @@ async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fie
 async def _resolve_requested(
     context: RequestContext, pattern: str, topics: TopicImages | None
 ) -> dict[str, RegexResolution] | UnsetType:
-    """Resolve a pattern for the coordinator. Return the resolution by the pattern, or UNSET if it does not
-    fit into the request with `topics`. The coordinator then repeats its request.
+    """Resolve a pattern that the coordinator requested.
+
+    Return UNSET if the result does not fit into the request with `topics`. The coordinator then repeats its
+    request.
     """
     found = await resolution_of(context, pattern, is_requested=True)
     if found is None:
@@ -110,7 +112,7 @@ def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields 
 
 
 def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Return the response if the heartbeat is refused (rows HB1 to HB3), else None."""
+    """Rows HB1 to HB3."""
     if not context.services.consumer_protocol:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -185,10 +187,7 @@ def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | D
 
 
 def _share_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Return the response if the heartbeat is refused (rows SH1 to SH4), else None.
-
-    The coordinator's own topics are refused because they are not queues (row SF24).
-    """
+    """Rows SH1 to SH4."""
     if not context.services.share_groups.are_ours:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -196,6 +195,7 @@ def _share_refused(context: RequestContext, request: Any) -> Fields | None:
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return _INVALID
     names = request.subscribed_topic_names or ()
+    # Row SF24: the coordinator's own topics are not queues.
     if not context.services.internal_topics.names.isdisjoint(names):
         return TOPIC_REFUSED
     return None if may_describe_all(context, names) else TOPIC_REFUSED
@@ -237,7 +237,6 @@ def may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bo
 
 
 def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse) -> Fields:
-    """Return the response to a heartbeat."""
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,
@@ -252,16 +251,15 @@ def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbe
 class Description:
     """The API that describes groups of one type. The coordinator gets one `request` for each group.
 
-    `is_on` returns True if the coordinator has groups of this type. `topics` returns the topics of one of the
-    group's `parts`. `hidden` is the error text if the client may not describe one of them. `fields` returns
-    the fields of the client's request and the coordinator's answer that only this type has.
+    `fields` returns the fields of the client's request and the coordinator's answer that only this type has.
     """
 
     request: Callable[..., Request[Any]]
-    is_on: Callable[[Services], bool]
+    is_on: Callable[[Services], bool]  # True if the coordinator has groups of this type
+    # The error text if the client may not describe one of the topics.
     hidden: str = "The group has topics that the client is not authorized to describe."
-    parts: Callable[[Any], Sequence[Any]] = attrgetter("members")
-    topics: Callable[[Any], set[str]] = lambda member: _topic_names(member)
+    parts: Callable[[Any], Sequence[Any]] = attrgetter("members")  # the parts of a group that have topics
+    topics: Callable[[Any], set[str]] = lambda member: _topic_names(member)  # of one of these parts
     member_fields: Callable[[Any], Fields] = lambda member: _member_fields(member)
     fields: Callable[[Any, Any], Fields] = lambda request, answer: {}
 
@@ -280,9 +278,8 @@ class Description:
         return Deferred(described, lambda fields: fields)
 
     async def _describe(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> Fields:
-        """Return the part of the response about a group. It is built in slices, because a group may have many
-        members.
-        """
+        """Return the part of the response about a group."""
+        # It is built in slices, because a group may have many members.
         answer, slices = await response, context.slices()
         group_id = answer.group_id
         named = await slices.each(self.topics, self.parts(answer))

@@ -40,9 +40,10 @@ Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
 class ValidPartitions:
-    """The valid partitions of a request, and the errors of the others. `topics` has the valid partitions, and
-    `committed` has them in the coordinator's form. `outcomes` has the errors of the other partitions, and
-    after the coordinator's answer those of all partitions.
+    """The valid partitions of a request, and the errors of the others.
+
+    `outcomes` has the errors of the other partitions, and after the coordinator's answer those of all
+    partitions. `committed` has the valid partitions in the coordinator's form.
     """
 
     def __init__(self) -> None:
@@ -200,7 +201,7 @@ def _commit(context: RequestContext, request: Any, valid: ValidPartitions) -> Fu
 
 
 def _error_code(answer: OffsetCommitResponse) -> int:
-    """Return the error of a commit. If it is refused, all partitions have the same error."""
+    # If the commit is refused, all partitions have the same error.
     if not answer.error_code and answer.topics:
         return answer.topics[0].partitions[0].error_code
     return answer.error_code

@@ -35,15 +35,12 @@ NO_MEMBER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a request about one group. `topics` are those that the client may describe, or None for all
-    topics. `found` has their metadata in the same order, or is None if no broker answers. `hidden` are the
-    requested topics that the client may not describe.
-    """
+    """The part of a request about one group."""
 
     group_id: str
-    topics: Sequence[Any] | None
-    found: Sequence[NamedTopic] | None = None
-    hidden: Sequence[Any] = ()
+    topics: Sequence[Any] | None  # that the client may describe; None for all topics
+    found: Sequence[NamedTopic] | None = None  # their metadata in the same order; None if no broker answers
+    hidden: Sequence[Any] = ()  # requested topics that the client may not describe
 
 
 async def serve(context: RequestContext, request: Any) -> Deferred:
@@ -82,8 +79,10 @@ async def _fetch(context: RequestContext, require_stable: bool, wanted: Any) -> 
 
 
 async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> asyncio.Future[Fields]:
-    """Request the committed offsets of one group. `wanted` is the client's request, or its part for this
-    group. The coordinator's request is sent before this returns.
+    """Request the committed offsets of one group.
+
+    `wanted` is the client's request, or its part for this group. The coordinator's request is sent before
+    this returns.
     """
     if not may_describe_group(context, wanted.group_id):
         return _completed(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
@@ -115,8 +114,9 @@ def _completed(fetched: Fields) -> asyncio.Future[Fields]:
 async def _visible_part(
     context: RequestContext, slices: Slices, wanted: Any, found: Sequence[NamedTopic] | None
 ) -> _Part:
-    """Separate the topics that the client may describe from the others. An id without a topic has no name
-    to check.
+    """Separate the topics that the client may describe from the others.
+
+    An id without a topic has no name to check.
     """
     known = found or await slices.each(lambda topic: NamedTopic(topic.name, None, None), wanted.topics)
     shown = await slices.each(partial(_is_shown, context), known)
@@ -174,16 +174,17 @@ async def _all_offsets(
 
 
 def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
-    """Return the topic with only the partitions whose offset may belong to `topic_id`. None is an unknown id,
-    which matches any id.
+    """Return the topic with only the partitions whose offset may belong to `topic_id`. None matches
+    any id.
     """
     partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
     return FetchedTopic(topic.name, partitions)
 
 
 async def _partitions_to_fetch(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
-    """Return the partitions to request from the coordinator, or None for all. Ids without a topic are
-    skipped.
+    """Return the partitions to request from the coordinator, or None for all.
+
+    Ids without a topic are skipped.
     """
     if part.topics is None:
         return None
@@ -232,20 +233,16 @@ def _no_offset(error: Codes, partition: int) -> dict[str, Any]:
 
 
 def _failed(error: Codes) -> dict[str, Any]:
-    """Return the response about a group with an error. COORDINATOR_NOT_AVAILABLE becomes
-    COORDINATOR_LOAD_IN_PROGRESS, after which every client retries.
-
-    Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka finds the
-    coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would not consume
-    its new assignment.
-    """
+    """Return the response about a group with an error."""
     lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE, and every client retries after
+    # COORDINATOR_LOAD_IN_PROGRESS. After NOT_COORDINATOR librdkafka finds the coordinator but never repeats
+    # the request (`rd_kafka_assignment_apply_offsets`), so it would not consume its new assignment.
     code = GatewayError.COORDINATOR_LOAD_IN_PROGRESS if lost else error
     return {"error_code": code, "topics": []}
 
 
 def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> list[dict[str, Any]]:
-    """Return the same error for all partitions."""
     return [
         {
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),

@@ -25,11 +25,13 @@ _DENIED, _NO_TOPIC = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.UNKNO
 
 
 async def guard_metadata(context: RequestContext, message: bytes) -> Screened | None:
-    """Require DESCRIBE on each topic. The broker creates topics only if the client may create all topics that
-    the request names.
+    """Require DESCRIBE on each topic.
 
-    Denied names do not reach the broker, which would create them. A denied topic is left out of the response
-    to a request for all topics. If it was requested by its id, the response has an error without its name.
+    The broker creates topics only if the client may create all topics that the request names. Denied names do
+    not reach the broker, which would create them.
+
+    A denied topic is left out of the response to a request for all topics. If it was requested by its id, the
+    response has an error without its name.
     """
     request = await offload.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
@@ -97,10 +99,9 @@ async def _hidden(context: RequestContext, topics: list[Any]) -> set[str]:
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
-    """Return the topics that the broker would create although the client may not create them. The set is
-    empty for versions in which the request itself can forbid the creation.
-    """
+    """Return the topics that the broker would create although the client may not create them."""
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
+        # In these versions the request itself can forbid the creation.
         return set()
     names = {
         topic.name
@@ -119,8 +120,10 @@ def _may_create(context: RequestContext, request: Any) -> bool:
 
 
 def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
-    """Return the topic with the client's operations instead of the gateway's. Instead of a topic that the
-    client may not describe, return None if all topics were requested, else an error without the topic's name.
+    """Return the topic with the client's operations instead of the gateway's.
+
+    A topic that the client may not describe becomes None if all topics were requested, else an error without
+    the topic's name.
     """
     if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         if is_of_all:
@@ -191,14 +194,12 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     A request with a denied topic passes without it and without a session, so that the client's next request
     repeats the topic and gets the error again. A session that may not continue ends with
     FETCH_SESSION_ID_NOT_FOUND, after which clients repeat all their topics.
-
-    A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark. Raises
-    ProtocolError for it.
     """
     header, authorizer = context.header, context.services.authorizer
     assert authorizer is not None
     version = authorizer.version
     request = await offload.decode_passed(header, message)
+    # It needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark.
     if _is_of_replica(request):
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
@@ -231,9 +232,8 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
 
 def _is_of_replica(request: Any) -> bool:
-    """Return True if a Fetch is a follower's. From version 15 on the follower's id is in the tagged field
-    `replica_state`.
-    """
+    """Return True if a Fetch is a follower's."""
+    # From version 15 on the follower's id is in this tagged field.
     state = request.replica_state
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 

@@ -39,8 +39,8 @@ _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.
 async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a request that passes to a broker. Return None if it may pass unchanged.
 
-    Raises ProtocolError if a broker could decode the request differently, or if it is denied and has no
-    response for that. Raises UpstreamLost.
+    Raises UpstreamLost, and ProtocolError if a broker could decode the request differently, or if it is
+    denied and has no response for that.
     """
     authorizer, key = context.services.authorizer, context.header.api_key
     if authorizer is None or (api is not None and api.is_screened):
@@ -121,13 +121,10 @@ _CREATED = Entries("topics", "topics", _create_error, _named)
 
 
 async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a CreateTopics. The response has the settings of a new topic only if the client may
-    describe them.
-    """
-
     async def change(response: Any) -> None:
         for topic in response.topics:
             if not topic.error_code and not context.may(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+                # As in Kafka, the settings of a new topic need DESCRIBE_CONFIGS.
                 topic.topic_config_error_code = ERRORS[_TOPIC]
                 topic.num_partitions, topic.replication_factor, topic.configs = -1, -1, []
 
@@ -144,9 +141,7 @@ _DELETED_NAMES = Entries(
 
 
 async def _guard_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a DeleteTopics. From version 6 on it may have topic ids. An unknown id is refused,
-    because ACLs are about names.
-    """
+    """Check the ACLs of a DeleteTopics. From version 6 on it may have topic ids."""
     if context.version < _FIRST_DELETE_BY_ID:
         return await _DELETED_NAMES.guard(context, message)
     request = await offload.decode_passed(context.header, message)
@@ -157,6 +152,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
     def error(_: RequestContext, entry: Any) -> GatewayError | None:
         name = entry.name or names.get(entry.topic_id)
         if name is None:
+            # ACLs are about names.
             return GatewayError.UNKNOWN_TOPIC_ID
         return None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC]
 

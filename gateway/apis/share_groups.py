@@ -98,9 +98,11 @@ async def _change(
     context: RequestContext,
     request: Any,
 ) -> Fields | Deferred:
-    """Change the offsets of an Empty group in some topics, if the client `may` change the group (rows SO9,
-    SO14). `build` returns the coordinator's request. `denied` returns the response's part for a topic that
-    the client may not read, and `changed` the part for a topic of the coordinator's answer.
+    """Rows SO9 and SO14: change the offsets of an Empty group in some topics.
+
+    `may` returns True if the client may change the group. `build` returns the coordinator's request. `denied`
+    returns the response's part for a topic that the client may not read, and `changed` the part for a topic
+    of the coordinator's answer.
     """
     if not context.services.share_groups.are_ours:
         return OFF
@@ -183,8 +185,10 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
 
 
 def _known_partitions(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
-    """Return a function that queries the coordinator about a group. It returns the group's initialized
-    partitions of topics that the client may describe, or the group's error for the response.
+    """Return a function that queries the coordinator about a group.
+
+    It returns the group's initialized partitions of topics that the client may describe, or the group's error
+    for the response.
     """
     left = FILLED_MAX_PARTITIONS
 

@@ -62,7 +62,7 @@ def are_at_brokers(services: Services) -> bool:
 
 
 async def _guard_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a ShareGroupHeartbeat: READ on the group, DESCRIBE on each topic."""
+    """Require READ on the group, DESCRIBE on each topic."""
     request = await offload.decode_passed(context.header, message)
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
@@ -75,7 +75,7 @@ _ERROR_CODE = slice(9, 11)  # of a ShareGroupHeartbeat's response: after its hea
 
 
 async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """Look up the coordinators of share groups again if the broker answers that it is not the coordinator."""
+    """Look up the coordinators of share groups again if the broker is not the coordinator."""
 
     def on_start(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:
@@ -97,9 +97,7 @@ _DESCRIBED = Entries(
 
 
 async def _guard_description(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a ShareGroupDescribe: DESCRIBE on each group, and on each topic of its members'
-    assignments.
-    """
+    """Require DESCRIBE on each group, and on each topic of its members' assignments."""
     request = await offload.decode_passed(context.header, message)
 
     async def change(response: Any) -> None:
@@ -124,8 +122,9 @@ _OFFSETS = Entries(
 
 
 async def guard_offsets(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a DescribeShareGroupOffsets: DESCRIBE on each group and each topic. A denied topic
-    has an error if the request names the group's topics. Otherwise it is left out.
+    """Require DESCRIBE on each group and each topic.
+
+    A denied topic has an error if the request names the group's topics. Otherwise it is left out.
     """
     request = await offload.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
@@ -151,8 +150,10 @@ def _deny(topic: Any) -> None:
 
 
 def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[[Any], Fields]) -> Screen:
-    """Return the guard of a change of offsets. The client `may` change the group, and needs READ on each
-    topic. `refused` returns the response's entry for a denied topic.
+    """Return the guard of a change of offsets: the client `may` change the group, and needs READ on each
+    topic.
+
+    `refused` returns the response's entry for a denied topic.
     """
     topics = Entries(
         "topics",
@@ -210,9 +211,10 @@ _Errors = Mapping[TopicKey, GatewayError]
 
 
 async def screen_session(context: RequestContext, message: bytes) -> Screened:
-    """Check a ShareFetch or ShareAcknowledge: READ on the group, and on each topic of the session. Denied and
-    deleted topics are removed from the request, and their partitions have the error. Raises ProtocolError if
-    the connection has another member's session.
+    """Require READ on the group, and on each topic of the session of a ShareFetch or ShareAcknowledge.
+
+    Denied and deleted topics are removed from the request, and their partitions have the error. Raises
+    ProtocolError if the connection has another member's session.
     """
     request = await offload.decode_passed(context.header, message)
     session = context.caches.shares
@@ -256,9 +258,7 @@ async def _check_acls(
 
 
 async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
-    """Return True if the session was started on this connection, and no later change of the ACLs affects the
-    session.
-    """
+    """Return True if the session began on this connection, and no later change of the ACLs affects it."""
     if checked is None:
         return False
     if checked.version == version:
@@ -280,8 +280,9 @@ async def _remove_topics(context: RequestContext, message: bytes, request: Any, 
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
-    """Replace the addresses of leaders that have moved. After a broker's failure end the session, because of
-    the defect that the module's docstring describes.
+    """Replace the addresses of leaders that have moved.
+
+    After a broker's failure end the session, because of the defect that the module's docstring describes.
     """
     if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
         response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
@@ -307,7 +308,6 @@ def _continues(context: RequestContext, request: Any) -> bool:
 
 
 async def _deleted_topics(context: RequestContext, request: Any) -> _Errors:
-    """Return the error of each deleted topic in the request."""
     named = {topic.topic_id for topic in request.topics}
     found = await context.services.cluster.topics_by_id(named, _FRESH_AGE_MAX_S)
     return dict.fromkeys(named - found.keys(), GatewayError.UNKNOWN_TOPIC_ID)

@@ -97,8 +97,9 @@ def heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferre
 
 
 def added_bytes(context: RequestContext, request: Any) -> int:
-    """Return the size of the metadata that the member's heartbeat needs. The coordinator's answer to a
-    heartbeat without topology has about the same size.
+    """Return the size of the metadata that the member's heartbeat needs.
+
+    The coordinator's answer to a heartbeat without topology has about the same size.
     """
     if context.oversized_bytes:
         return 0  # it is not sent
@@ -109,12 +110,11 @@ def added_bytes(context: RequestContext, request: Any) -> int:
 
 
 def _due_topics(context: RequestContext, request: Any) -> list[str] | None:
-    """Return the topics whose metadata the coordinator has requested, or None if there are none. Many topics
-    are reported at most once per heartbeat interval, because a heartbeat is small.
-    """
+    """Return the topics whose metadata the coordinator has requested, or None."""
     requested, pace = context.caches.requested_topics, context.caches.topic_metadata
     names = requested.get(request.group_id, request.member_id)
     is_large = request.topology is None and names is not None and images_bytes(names) > _SMALL_BYTES
+    # A heartbeat is small, so many topics are reported at most once per heartbeat interval.
     if is_large and not pace.try_start():
         return None
     return requested.pop(request.group_id, request.member_id)
@@ -130,11 +130,12 @@ def _refused(context: RequestContext, group_id: str) -> Fields | None:
 async def _topology_refused(
     context: RequestContext, slices: Slices, subtopologies: Sequence[Any]
 ) -> Fields | None:
-    """Rows KSH3 to KSH5. The coordinator's own topics are internal, too."""
+    """Rows KSH3 to KSH5."""
     named = await slices.each(named_topics, subtopologies)
     names = sorted(set(chain.from_iterable(named)))
     if is_too_much(names):
         return _TOO_MUCH
+    # The coordinator's own topics are internal, too.
     internal = KAFKAS_INTERNAL_TOPICS | context.services.internal_topics.names
     if not internal.isdisjoint(names):
         return _invalid("has internal topics of the cluster", internal.intersection(names))
@@ -146,12 +147,11 @@ async def _topology_refused(
 
 
 def _decider(context: RequestContext, operation: Operation) -> Callable[[str], bool]:
-    """Return a function that returns True if the client may do this operation on a topic. It caches nothing,
-    because a topology may have many topics.
-    """
+    """Return a function that returns True if the client may do this operation on a topic."""
     authorizer = context.services.authorizer
     if authorizer is None:
         return lambda name: True
+    # This caches nothing, because a topology may have many topics.
     return authorizer.decider(context.principal, context.client_host, operation, ResourceType.TOPIC)
 
 
@@ -196,7 +196,6 @@ def _offsets(offsets: Any) -> list[TaskOffset] | None:
 
 
 def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResponse) -> Fields:
-    """Return the response to a heartbeat."""
     if answer.needs_topics is not UNSET:
         context.caches.topic_metadata.interval_ms = answer.heartbeat_interval_ms
         context.caches.requested_topics.add(answer.group_id, answer.member_id, answer.needs_topics)
@@ -220,9 +219,7 @@ def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResp
 async def _create_topics(
     context: RequestContext, response: Awaitable[StreamsGroupHeartbeatResponse]
 ) -> StreamsGroupHeartbeatResponse:
-    """Create the internal topics that are missing. Return the coordinator's answer with the outcome in the
-    status.
-    """
+    """Create missing internal topics. Return the coordinator's answer with the outcome in the status."""
     answer = await response
     if answer.create_topics is UNSET:
         return answer
@@ -233,9 +230,10 @@ async def _create_topics(
 async def _create(
     context: RequestContext, topics: Sequence[CreatableStreamsTopic], heartbeat_interval_ms: int
 ) -> str:
-    """Create internal topics with the client's rights, at most once per heartbeat interval. Return why topics
-    are not created: for lack of rights, or because they could not be created a short time ago (rows KST17 to
-    KST20).
+    """Create internal topics with the client's rights, at most once per heartbeat interval.
+
+    Return why topics are not created: for lack of rights, or because they could not be created a short time
+    ago (rows KST17 to KST20).
     """
     names = [topic.name for topic in topics]
     if not may_on_cluster(context, Operation.CREATE):

@@ -68,8 +68,9 @@ class NamedTopic(Struct, frozen=True):
 async def look_up(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """Return the topics of a request with their metadata, in order, or None if no broker answers. A name on
-    which the client lacks the operation `needs` is not looked up.
+    """Return the topics of a request with their metadata, in order, or None if no broker answers.
+
+    A name on which the client lacks the operation `needs` is not looked up.
     """
     cluster, requested = context.services.cluster, list(topics)
     ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
@@ -181,8 +182,9 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
-    """Return the id and the number of partitions of each topic with one of these names, None for an absent
-    topic. A topic is left out if the brokers reported an error for it. Return None if no broker answered.
+    """Return the metadata of each topic with one of these names, None for an absent topic.
+
+    A topic is left out if the brokers reported an error for it. Return None if no broker answered.
     """
     wanted = list(names)
     if not wanted:
@@ -197,10 +199,11 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 async def resolution_of(
     context: RequestContext, pattern: str, *, is_requested: bool = False
 ) -> RegexResolution | None:
-    """Return the topics that the pattern matches, or its RE2 error. Internal topics, as clients see them, and
-    topics that the client may not DESCRIBE are left out. Return None if no broker answered, or if the pattern
-    waited too long for other patterns. With `is_requested` the coordinator requested the resolution because
-    topics have changed, so their metadata is read again.
+    """Return the topics that the pattern matches, or its RE2 error.
+
+    Internal topics, as clients see them, and topics that the client may not DESCRIBE are left out. Return
+    None if no broker answered, or if the pattern waited too long for other patterns. With `is_requested` the
+    topics' metadata is read again, because the coordinator found that topics have changed.
     """
     age_max_s = NAMED_AGE_MAX_S if is_requested else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
@@ -235,11 +238,13 @@ def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[Rege
 async def _describable(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """Return those of `topics` that the client may DESCRIBE, or None if the ACLs change meanwhile or time
-    runs out. One pattern is checked at a time, because many would delay other work.
+    """Return those of `topics` that the client may DESCRIBE.
+
+    None if the ACLs change meanwhile or time runs out.
     """
     timeout_s, describable = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
+        # One pattern at a time, because many would delay other work.
         async with asyncio.timeout(timeout_s), context.services.deciding:
             version, turn_s = authorizer.version, monotonic()
             for name in topics:
@@ -273,14 +278,14 @@ def _image(topic: ClusterTopic) -> TopicImage | None:
 
 
 async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of a query of the brokers, or None if it does not come in time. A slower query
-    continues, because other requests may wait for it. While brokers hang, only the first requests wait: no
-    request waits for a query that has used up the time.
-    """
+    """Return the result of a query of the brokers, or None if it does not come in time."""
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s
+    # While brokers hang, only the first requests wait: no request waits for a query that has used up the
+    # time.
     left_s = max(0.0, timeout_s - cluster.waited_s())
     task = asyncio.create_task(_answered(query))
+    # A slower query continues, because other requests may wait for it.
     _running.add(task)
     task.add_done_callback(_running.discard)
     done, _ = await asyncio.wait([task], timeout=left_s)

@@ -73,7 +73,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
         return await refused(context, request, denied, by_id=by_id)
     topics = await look_up(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
-        return await refused(context, request, _loading(context), by_id=by_id)
+        return await refused(context, request, _retriable_error(context), by_id=by_id)
     slices, valid = context.slices(), ValidPartitions()
     await slices.run(valid.separate(context, request, topics))
     if not valid.topics:
@@ -111,38 +111,35 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
 async def _open_position(
     context: RequestContext, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """Return the result of `_position`, within BROKERS_TIMEOUT_S. The time is checked again at the end,
-    because after a suspension of the process the answer and the timeout arrive together, and a request must
-    not be written long after its transaction.
-    """
+    """Return the result of `_position`, within BROKERS_TIMEOUT_S."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     try:
         async with asyncio.timeout(BROKERS_TIMEOUT_S):
             found = await _position(context, context.services.transactions, producer, partition)
     except (UpstreamLost, TimeoutError):
-        return _loading(context)
+        return _retriable_error(context)
     except CoordinatorRefused as error:
         return _code(error.error_code)
-    return found if loop.time() - began_s <= BROKERS_TIMEOUT_S else _loading(context)
+    # After a suspension of the process the answer and the timeout arrive together, and a request must not be
+    # written long after its transaction.
+    return found if loop.time() - began_s <= BROKERS_TIMEOUT_S else _retriable_error(context)
 
 
 async def _position(
     context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """Return the end of the markers partition, read while the partition takes part in the open transaction,
-    or the error. Markers of the producer's earlier transactions are below this position, the marker of this
-    one is not.
-    """
+    """Return the end of the markers partition, read during the open transaction, or the error."""
     if context.version >= _FIRST_VERSION_OF_TV2:
         code = await _add(transactions, producer, partition)
         if code == GatewayError.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if code:
             return _refusal(transactions, code) or _code(code)
+    # Markers of the producer's earlier transactions are below this position, the marker of this one is not.
     position = await transactions.position(partition)
     described = await transactions.describe(producer.transactional_id)
-    error = _not_open(context.version, transactions.topic, described, producer, partition)
+    error = _error_unless_open(context.version, transactions.topic, described, producer, partition)
     return position if error is None else error
 
 
@@ -157,10 +154,10 @@ async def _add(transactions: Transactions, producer: TxnProducer, partition: int
         await asyncio.sleep(_CONCURRENT_PAUSE_S)
 
 
-def _not_open(
+def _error_unless_open(
     version: int, topic: str, described: Any, producer: TxnProducer, partition: int
 ) -> Codes | None:
-    """Return the error if the producer has no open transaction with the partition, else None. Row TG8."""
+    """Row TG8: return the error if the producer has no open transaction with the partition, else None."""
     code = int(described.error_code)
     if code == GatewayError.TRANSACTIONAL_ID_NOT_FOUND or (
         not code and described.producer_id != producer.producer_id
@@ -175,10 +172,10 @@ def _not_open(
     has_partition = any(t.topic == topic and partition in t.partitions for t in described.topics)
     if described.transaction_state == _ONGOING and has_partition:
         return None
-    return _is_over(version)
+    return _error_when_over(version)
 
 
-def _is_over(version: int) -> ErrorCode:
+def _error_when_over(version: int) -> ErrorCode:
     """Return the error of a transaction that is over, by the version of TxnOffsetCommit."""
     if version >= _FIRST_VERSION_OF_TV2:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -188,9 +185,8 @@ def _is_over(version: int) -> ErrorCode:
 
 
 def _refusal(transactions: Transactions, code: int) -> Codes | None:
-    """Return the client's error if the markers topic cannot be added, else None. It is not the broker's
-    error, because the client does not know this topic.
-    """
+    """Return the client's error if the markers topic cannot be added, else None."""
+    # The client does not know this topic, so it gets other errors than the broker's.
     if code == GatewayError.UNKNOWN_TOPIC_OR_PARTITION:
         transactions.forget_topic()
         transactions.warning.add(error="the topic does not exist: a start of the coordinator makes it")
@@ -201,19 +197,14 @@ def _refusal(transactions: Transactions, code: int) -> Codes | None:
     return None
 
 
-def _loading(context: RequestContext) -> Codes:
-    """Return the error after which a client retries. The first versions do not know
-    COORDINATOR_LOAD_IN_PROGRESS.
-    """
+def _retriable_error(context: RequestContext) -> Codes:
+    """Return the error after which a client retries."""
     if context.version <= _LAST_VERSION_WITHOUT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return GatewayError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _code(code: int) -> Codes:
-    """Return a broker's error code as an enum member, or UNKNOWN_SERVER_ERROR if the gateway has no such
-    member.
-    """
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
