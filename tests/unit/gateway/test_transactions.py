@@ -267,14 +267,14 @@ async def test_tg9_gateway_resumed_after_a_pause_writes_no_late_request(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5.11: the answer of the brokers and the end of the time come together."""
-    look = transactions._not_open
+    look = transactions._error_unless_open
 
     def stand_still(*given: Any) -> Any:
         time.sleep(2 * transactions.BROKERS_TIMEOUT_S)
         return look(*given)
 
     Brokers().on(world)
-    monkeypatch.setattr(transactions, "_not_open", stand_still)
+    monkeypatch.setattr(transactions, "_error_unless_open", stand_still)
     assert await commit(world, 3) == [("orders", 0, 14)]
     assert world.core.asked == []
 
