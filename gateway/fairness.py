@@ -89,9 +89,10 @@ class FairQueue(Generic[W]):
 
 
 class CapacityLimiter:
-    """A limiter of concurrent requests. It admits requests while it has fewer than `requests` of them, and
-    these have fewer than `total_bytes` bytes. Waiting tenants take turns. `async with` acquires capacity for
-    a request of 0 bytes.
+    """A limiter of concurrent requests. Waiting tenants take turns.
+
+    It admits requests while it has fewer than `requests` of them, and these have fewer than `total_bytes`
+    bytes. `async with` acquires capacity for a request of 0 bytes.
     """
 
     def __init__(self, requests: int, total_bytes: int = UNLIMITED) -> None:
@@ -156,8 +157,6 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A call that waits for the thread."""
-
     work: Callable[[], Any]
     result: Future[Any]
 
@@ -174,8 +173,9 @@ class FairThread:
         self._lock = Lock()
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-        """Call `work` in the thread, and return the future of its result. If the future is cancelled before
-        the call starts, there is no call.
+        """Call `work` in the thread, and return the future of its result.
+
+        If the future is cancelled before the call starts, there is no call.
         """
         result: Future[R] = Future()
         with self._lock:

@@ -26,11 +26,10 @@ _INTERVAL_S = 1.0
 
 
 class RateLimitedWarning:
-    """A log event that is written at most once a second, the first time at once. Use it on the event loop's
-    thread.
+    """A log event that is written at most once a second, the first time at once.
 
-    `counted` is the name of the field with the number of events since the previous line. The other fields
-    describe only the last event.
+    The field named `counted` has the number of events since the previous line. The other fields describe only
+    the last event. Use it on the event loop's thread.
     """
 
     def __init__(

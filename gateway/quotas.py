@@ -31,6 +31,7 @@ class QuotasError(ValueError):
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
     """The rules of a quotas file: requests a second by entity, and new connections a second by IP address.
+
     The entry `DEFAULT` applies to everyone without an entry.
     """
 
@@ -38,8 +39,8 @@ class QuotaRules:
     connections: Mapping[str, float] = field(default_factory=dict)
 
     def request_rate(self, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Return the entity whose clients share the quota of this client, and its rate, or None if there is
-        no quota.
+        """Return the entity whose clients share the quota of this client, and its rate, or None without a
+        quota.
 
         The order is that of Kafka's ClientQuotaManager. All client ids of a user share the user's quota. A
         default gives each user, or each client id, a separate quota.
@@ -116,8 +117,8 @@ class TokenBucket:
 
     A request takes a token even if there is none. The number of tokens is then negative: a debt. While there
     is a debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
-    `longest_s`, so no client is throttled for longer than `longest_s`. Kafka limits its request quota in the
-    same way (ClientRequestQuotaManager), because a member that is throttled for too long loses its session.
+    `longest_s`, so no client is throttled for longer than that. Kafka limits its request quota in the same
+    way (ClientRequestQuotaManager), because a member that is throttled for too long loses its session.
     """
 
     __slots__ = ("_at_s", "_burst", "_least", "_tokens", "rate")

@@ -84,8 +84,9 @@ class Readiness:
         return None if self._server.is_listening else "the gateway does not listen"
 
     async def _recent(self, name: str) -> str | None:
-        """Return the outcome of the check `name`. Callers share a check that is running or that began at most
-        AGE_MAX_S ago.
+        """Return the outcome of the check `name`.
+
+        Callers share a check that is running or that began at most AGE_MAX_S ago.
         """
         began_s, task = self._recent_checks.get(name, (0.0, None))
         if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
@@ -195,8 +196,9 @@ Started = Future[RunningGateway]
 
 @contextmanager
 def running_on_thread(serve: Callable[[Started], Coroutine[None, None, None]]) -> Iterator[RunningGateway]:
-    """Run `serve` on the event loop of a new thread until the block ends. Raises the error of `serve` if it
-    fails before the gateway listens.
+    """Run `serve` on the event loop of a new thread until the block ends.
+
+    Raises the error of `serve` if it fails before the gateway listens.
     """
     _tune_interpreter()
     started = Started()
@@ -221,19 +223,15 @@ def _run(started: Started, serve: Callable[[Started], Coroutine[None, None, None
 
 @cache
 def _tune_interpreter() -> None:
-    """Tune garbage collection and thread switches for a gateway, once in each process.
-
-    The many objects of requests make collections frequent. `freeze` exempts the objects of all imported
-    modules. With 500 requests under way on one connection, a request then takes 0.74 of the processor time,
-    and the slowest hundredth takes 0.63 of the time. With 1,000 connections a request takes 0.89 of the
-    processor time.
-
-    With Python's own thresholds, the objects of one large request trigger several collections of all
-    requests' objects, each of which takes 40 ms of a step. With these thresholds there are a few small
-    collections.
-    """
+    """Tune garbage collection and thread switches for a gateway, once in each process."""
+    # Requests have many objects, so collections are frequent. `freeze` exempts the objects of all imported
+    # modules. With 500 requests under way on one connection, a request then takes 0.74 of the processor time,
+    # and the slowest hundredth takes 0.63 of the time. With 1,000 connections a request takes 0.89 of the
+    # processor time.
     gc.collect()
     gc.freeze()
+    # With Python's own thresholds, the objects of one large request trigger several collections of all
+    # requests' objects, each of which takes 40 ms of a step. With these there are a few small collections.
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
@@ -275,8 +273,10 @@ def loop_watched(counts: StepCounts) -> Iterator[None]:
 
 
 class _LoopWatch:
-    """A watch of one loop. After a busy sample it schedules a call in the loop. Until that call runs, the
-    loop is in the same turn, so a step that is still running then is a long one.
+    """A watch of one loop for long steps.
+
+    After a busy sample it schedules a call in the loop. Until that call runs, the loop is in the same turn,
+    so a step that is still running then is a long one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, counts: StepCounts) -> None:
@@ -297,7 +297,6 @@ class _LoopWatch:
         self._logged_s = -_LOG_S
 
     def run(self) -> None:
-        """Sample the loop until the end."""
         while not self.ended.wait(_SAMPLE_S):
             cpu_s = time.clock_gettime(self._clock)
             if self._step is not None and not self._has_turned.is_set():
@@ -340,8 +339,8 @@ class _LoopWatch:
             log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._function)
 
     def _stack(self) -> list[FrameType]:
-        """Return the frames of the step that the loop runs now, outermost first, or none between two
-        steps.
+        """Return the frames of the step that the loop runs now, outermost first, or none between
+        two steps.
         """
         frames: list[FrameType] = []
         frame = sys._current_frames().get(self._thread)

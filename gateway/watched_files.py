@@ -67,11 +67,10 @@ class WatchedFiles(Generic[T]):
 
 
 def _signature(path: Path) -> _Signature:
-    """Return a signature that changes with a file's content, or None without the file. It includes the inode,
-    because Kubernetes replaces files, and a copy may keep the original's time.
-    """
+    """Return a signature that changes with a file's content, or None without the file."""
     try:
         found = path.stat()
     except OSError:
         return None
+    # The inode, because Kubernetes replaces files, and a copy may keep the original's time.
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

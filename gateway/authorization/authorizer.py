@@ -46,7 +46,7 @@ _DecisionKey = tuple[str, str, Operation, ResourceType, str | None]
 
 
 @dataclass
-class _Section:
+class _AclsOfType:
     """The ACLs of one type of resource, by the name of their resource."""
 
     literal: dict[str, list[Acl]] = field(default_factory=dict)
@@ -79,10 +79,10 @@ class _Section:
 
 
 class Authorizer:
-    """The ACLs, and decisions by them. Until the first `replace` only super users may do anything.
+    """The ACLs, and decisions by them. Use it on one thread.
 
-    `super_users` are principals that may do everything. `allow_everyone_if_no_acl_found` is the decision for
-    a resource without ACLs. `version` counts the changes of the ACLs. Use it on one thread.
+    Until the first `replace` only super users may do anything. `allow_everyone_if_no_acl_found` is the
+    decision for a resource without ACLs. `version` counts the changes of the ACLs.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Authorizer:
         self._super_users = frozenset(super_users)
         self._default = allow_everyone_if_no_acl_found
         self._acls: frozenset[Acl] | None = None
-        self._sections: dict[ResourceType, _Section] = {}
+        self._sections: dict[ResourceType, _AclsOfType] = {}
         self._decisions: dict[_DecisionKey, bool] = {}
         self.version = 0
 
@@ -114,17 +114,17 @@ class Authorizer:
         """
         return self._apply(await asyncio.to_thread(self._sorted, acls))
 
-    def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _Section]] | None:
+    def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None:
         """Return the ACLs, and the same by resource type, or None if they are already in force."""
         new = frozenset(acls)
         if new == self._acls:
             return None
-        sections: dict[ResourceType, _Section] = {kind: _Section() for kind in ResourceType}
+        sections: dict[ResourceType, _AclsOfType] = {kind: _AclsOfType() for kind in ResourceType}
         for acl in new:
             sections[acl.resource_type].add(acl)
         return new, sections
 
-    def _apply(self, changed: tuple[frozenset[Acl], dict[ResourceType, _Section]] | None) -> bool:
+    def _apply(self, changed: tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None) -> bool:
         if changed is None:
             return False
         self._acls, self._sections = changed
@@ -133,13 +133,11 @@ class Authorizer:
         return True
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return True if this client may do this operation on the resource.
-
-        `host` is an IP address, which may have a slash before it as Java prints addresses.
-        """
+        """Return True if this client may do this operation on the resource."""
         key = principal, host, operation, kind, name
         decided = self._decisions.get(key)
         if decided is None:
+            # Java prints addresses with a slash before them.
             decided = self._decide(principal, java_address(host), operation, kind, name)
             if len(name) <= _CACHED_NAME_MAX_CHARS:
                 self._cache(key, decided)
@@ -148,8 +146,9 @@ class Authorizer:
     def decider(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> Callable[[str], bool]:
-        """Return a function that decides as `may` does about the resource of a name. The function caches
-        nothing, and uses the ACLs in force at each call.
+        """Return a function that decides as `may` does about the resource of a name.
+
+        The function caches nothing, and uses the ACLs in force at each call.
         """
         return partial(self._decide, principal, java_address(host), operation, kind)
 
@@ -188,7 +187,7 @@ class Authorizer:
     def _decide_somewhere(
         self, principal: str, address: str, operation: Operation, kind: ResourceType
     ) -> bool:
-        denied, allowed = _Section(), list[Acl]()
+        denied, allowed = _AclsOfType(), list[Acl]()
         for acl in self._acls or ():
             is_for = acl.resource_type is kind and acl.operation in (operation, Operation.ALL)
             if not is_for or not _is_about(acl, principal, address):

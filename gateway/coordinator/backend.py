@@ -49,10 +49,11 @@ H = TypeVar("H", bound=HeldRequest)
 
 
 class AdaptiveTimeout:
-    """The time for which a member's request is held: three times as long as the slowest recent answer took,
-    but at least `least_ms` and at most `most_ms`. A member sends nothing while its request is held, so an
-    absent coordinator must not delay it for long. A slow coordinator must have time, because otherwise no
-    member would learn of a rebalance.
+    """The time for which a member's request is held.
+
+    It is three times as long as the slowest recent answer took, but at least `least_ms` and at most
+    `most_ms`. A member sends nothing while its request is held, so an absent coordinator must not delay it
+    for long. A slow coordinator must have time, because otherwise no member would learn of a rebalance.
     """
 
     def __init__(self, least_ms: int, most_ms: int) -> None:
@@ -126,25 +127,25 @@ class Backend(Protocol):
         """Return the header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: Request[K], timeout_ms: int | None = None) -> K:
-        """Send a request and return the response. If no response comes, log the reason, and return a response
-        with only an error code. If `timeout_ms` is None, the request waits only for a time that the member's
-        session permits (`AdaptiveTimeout`).
+        """Send a request and return the response.
+
+        If no response comes, log the reason, and return a response with only an error code. If `timeout_ms`
+        is None, the request waits only for a time that the member's session permits (`AdaptiveTimeout`).
         """
 
 
 class _Answered(asyncio.Future[Any]):
-    """The future of one response. When it is cancelled, the backend forgets the request. Otherwise the
-    request would be stored until its timeout, which for a JoinGroup the client chooses.
-    """
+    """The future of one response."""
 
     __slots__ = ("backend", "waiting")
     backend: "CoordinatorBackend"
     waiting: "_Waiting | None"
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel the future, and forget its request."""
         is_cancelled = super().cancel(msg)
         if is_cancelled and self.waiting is not None:
+            # Otherwise the request would be stored until its timeout, which for a JoinGroup the client
+            # chooses.
             self.backend.forget(self.waiting)
             self.waiting = None
         return is_cancelled
@@ -152,18 +153,16 @@ class _Answered(asyncio.Future[Any]):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(PendingRequest):
-    """A request in flight. `answered` belongs to the event loop. It is done when no caller waits any more."""
+    """A request in flight."""
 
-    answered: _Answered
+    answered: _Answered  # belongs to the event loop; done when no caller waits any more
 
     def is_wanted(self) -> bool:
-        """Return True unless the request was given up or its client has gone."""
         return not self.answered.done()
 
 
 class CoordinatorBackend:
-    """A backend that appends requests to the requests topic and reads responses from this gateway's reply
-    partition.
+    """A backend that appends requests to the requests topic and reads responses from its reply partition.
 
     Several gateways may share a reply partition. Correlation ids are unique for each start of a client, and
     each gateway drops the responses to other gateways' requests. All methods but `close` belong to the event
@@ -228,8 +227,9 @@ class CoordinatorBackend:
         return waiting.answered
 
     def append(self, record: Unanswered) -> asyncio.Future[bool]:
-        """Append a record that gets no answer. The future's result is True when the record is in the log, or
-        False if that failed.
+        """Append a record that gets no answer.
+
+        The future's result is True when the record is in the log, or False if that failed.
         """
         return self._add(record, ANSWER_TIMEOUT_MS, self._client.next_correlation_id()).answered
 
@@ -326,7 +326,6 @@ class CoordinatorBackend:
         self._give(waiting, False if isinstance(request, UNANSWERED) else failed(request, error_code))
 
     def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
-        """Settle a request, unless nothing waits for it."""
         if not waiting.answered.done():
             waiting.answered.waiting = None  # they refer to each other
             waiting.answered.set_result(outcome)

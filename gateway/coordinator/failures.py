@@ -169,7 +169,7 @@ def _settle(
     permanent: ErrorCode,
     noticed: asyncio.Future[OversizedRequestResponse],
 ) -> None:
-    """Answer with the coordinator's error, or with the permanent one if the coordinator does not answer."""
+    """Answer with the coordinator's error, or with `permanent` if the coordinator does not answer."""
     if response.done() or noticed.cancelled():
         return
     answer = noticed.result()

@@ -36,10 +36,12 @@ R = TypeVar("R")
 
 
 class Rounds(Generic[S]):
-    """A runner of callers' work in rounds. A round starts when the previous round has ended, and includes all
-    callers since then. `begin` runs once per round, and all work of the round gets its result. So each caller
-    gets the result of a round that started after its call. Pieces of work run one at a time, and callers with
-    equal keys share a result, so memory does not grow with the number of callers.
+    """A runner of callers' work in rounds.
+
+    A round starts when the previous round has ended, and includes all callers since then. `begin` runs once
+    per round, and all work of the round gets its result. So each caller gets the result of a round that
+    started after its call. Pieces of work run one at a time, and callers with equal keys share a result, so
+    memory does not grow with the number of callers.
     """
 
     def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
@@ -48,8 +50,9 @@ class Rounds(Generic[S]):
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, key: Hashable, work: Callable[[S], Awaitable[R]]) -> R:
-        """Return the result of `work`, or of another caller's work with the same key. Work is skipped if all
-        its callers have cancelled it.
+        """Return the result of `work`, or of another caller's work with the same key.
+
+        Work is skipped if all its callers have cancelled it.
         """
         piece = self._waiting.setdefault(key, _Piece(work))
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -133,9 +136,11 @@ class FreshGroups:
 
     async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
         """Return the result of `show` for the existing groups, or None until the groups are read for the
-        first time. Calls with equal keys may share a result, and one result is built at a time (`Rounds`). If
-        the coordinator does not answer, or the reader does not reach the end of the topic in time, the groups
-        are those read so far.
+        first time.
+
+        Calls with equal keys may share a result, and one result is built at a time (`Rounds`). If the
+        coordinator does not answer, or the reader does not reach the end of the topic in time, the groups are
+        those read so far.
         """
         return await self._listing.run(key, show) if self._groups.is_read else None
 
@@ -188,7 +193,6 @@ class FreshGroups:
     async def _ask(
         self, group_ids: Sequence[str], build: Callable[[Header], DescribeGroup]
     ) -> list[DescribeGroupResponse]:
-        """Send a request about each of these groups at once, and return the responses."""
         headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
         return await asyncio.gather(*(self._backend.ask(build(header)) for header in headers))
 

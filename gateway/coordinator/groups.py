@@ -39,13 +39,11 @@ log = structlog.get_logger()
 
 
 class KnownGroup(ListedGroup, frozen=True, kw_only=True):
-    """A group as the gateway caches it: the fields of ListGroups, the hash of its id, and the number of the
-    last history entry included. `incarnation` is empty for a group that is not from the groups topic.
-    """
+    """A group as the gateway caches it: the fields of ListGroups, and these."""
 
-    id_hash: int
-    incarnation: str = ""
-    seq: int = 0
+    id_hash: int  # of the group id
+    incarnation: str = ""  # "" for a group that is not from the groups topic
+    seq: int = 0  # the number of the last history entry included
 
 
 def known_of(group: GroupSnapshot) -> KnownGroup:
@@ -62,8 +60,10 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
 
 
 class GroupsView(Protocol):
-    """A view of all groups, which may lag behind the coordinator. The time that `groups` and `configured`
-    take grows with the number of groups, so they must not run on the event loop.
+    """A view of all groups, which may lag behind the coordinator.
+
+    The time that `groups` and `configured` take grows with the number of groups, so they must not run on the
+    event loop.
     """
 
     @property
@@ -89,8 +89,9 @@ V = TypeVar("V", bound=Versioned)
 
 
 class GroupsTopicReader(Closeable, Generic[V]):
-    """A reader of the groups topic on its own thread, with a table of the groups for which `decode` returns a
-    view. Raises KafkaError if no broker answers.
+    """A reader of the groups topic on its own thread.
+
+    Its table has the groups for which `decode` returns a view. Raises KafkaError if no broker answers.
     """
 
     def __init__(

@@ -81,9 +81,7 @@ class HeldRanges:
         return True
 
     def take(self, partition: PartitionKey, first: int, last: int) -> list[OffsetRange]:
-        """Remove the offsets from `first` to `last`, and return them as ranges. A range that loses its middle
-        becomes two ranges, even if there is no capacity for the second range.
-        """
+        """Remove the offsets from `first` to `last`, and return them as ranges."""
         ranges = self._by_partition.get(partition)
         if ranges is None:
             return []
@@ -93,6 +91,7 @@ class HeldRanges:
         end = bisect_left(ranges, (last + 1,), begin)
         if begin == end:
             return []
+        # A range that loses its middle becomes two ranges, even if there is no capacity for the second range.
         taken, left = ranges[begin:end], []
         if taken[0].first < first:
             left.append(taken[0]._replace(last=first - 1))
@@ -193,9 +192,10 @@ class Suspects:
     def record_end(
         self, what: str, partition: PartitionKey, span: OffsetRange, member_id: str, limit: int
     ) -> None:
-        """Record the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` together
-        with the lock or the session. `ended` counts only for a record's final delivery, the one with the
-        number `limit`.
+        """Record the end of a delivery.
+
+        `what` is `released` or `rejected` by the member, or `ended` together with the lock or the session.
+        `ended` counts only for a record's final delivery, the one with the number `limit`.
         """
         is_last = span.delivery_count >= limit
         if what == "ended" and not is_last:
@@ -246,8 +246,9 @@ class Suspects:
             self._changed[key] = None
 
     def _known_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
-        """Return the known suspects in a range. A first delivery has none."""
+        """Return the known suspects in a range."""
         if not self._known or span.delivery_count <= 1:
+            # A first delivery has no suspects.
             return []
         if span.offsets < len(self._known):
             keys: list[Key] = [(*partition, offset) for offset in range(span.first, span.last + 1)]
@@ -289,11 +290,11 @@ DEFAULT_LIMIT = 5
 
 
 class DeliveryCounts:
-    """The delivery counts of one share group since the last `take`, and its records that may be poison
-    (`suspects`).
+    """The delivery counts of one share group since the last `take`, and its `suspects`.
 
     `limit` is `share.delivery.count.limit`: Kafka's default, or the brokers' value if `is_limit_known`.
-    `lock_ms` is 0 until a broker has reported it. `sessions` are the connections of members.
+    `lock_ms` is 0 until a broker has reported it. `sessions` are the connections of members. A suspect is a
+    record that may be poison.
     """
 
     __slots__ = (
@@ -356,12 +357,10 @@ class DeliveryCounts:
 
 @dataclass(slots=True)
 class TakenCounts:
-    """The counts of a group in a period of `took_ms`, by topic id, partition and member. `others` has the sum
-    of the counts that are not separate.
-    """
+    """The counts of a group in a period of `took_ms`, by topic id, partition and member."""
 
     counts: dict[tuple[bytes, int, str], Counted]
-    others: Counted | None
+    others: Counted | None  # the sum of the counts that are not separate
     took_ms: int
 
     def rows(self, most: int) -> Iterator[tuple[bytes, Counted]]:

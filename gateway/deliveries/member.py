@@ -34,13 +34,11 @@ class AcknowledgeType(IntEnum):
 
 
 class AcknowledgementBatch(NamedTuple):
-    """The acknowledgement of the offsets `first` to `last` of a partition. `types` has one type for all
-    offsets, or a type for each offset.
-    """
+    """The acknowledgement of the offsets `first` to `last` of a partition."""
 
     first: int
     last: int
-    types: bytes
+    types: bytes  # one type for all offsets, or a type for each offset
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """Yield the first offset, the last offset and the type of each run of offsets with the same type."""
@@ -56,6 +54,7 @@ class AcknowledgementBatch(NamedTuple):
 
 def batches_of(request: Any) -> tuple[dict[PartitionKey, list[AcknowledgementBatch]], bool]:
     """Return the acknowledgements of a decoded request by partition, and True if the request has too many.
+
     Batches that every broker refuses are left out (KafkaApis.validateAcknowledgementBatches).
     """
     found: dict[PartitionKey, list[AcknowledgementBatch]] = {}
@@ -107,13 +106,11 @@ _NAMES: Mapping[int, str] = MappingProxyType(
 
 @dataclass(slots=True)
 class DeliveryTotals:
-    """The counts of all members since the start. `refused` counts acknowledgements that a leader refused with
-    INVALID_RECORD_STATE. `suspected` counts records that may be poison (`Suspect`).
-    """
+    """The counts of all members since the start."""
 
     counted: Counted = field(default_factory=Counted)
-    refused: int = 0
-    suspected: int = 0
+    refused: int = 0  # acknowledgements that a leader refused with INVALID_RECORD_STATE
+    suspected: int = 0  # records that may be poison (`Suspect`)
 
 
 class SharedState(NamedTuple):
@@ -175,8 +172,9 @@ class MemberDeliveries:
         self._unanswered.pop(answer, None)
 
     def expire(self) -> None:
-        """Count the locks that ended before the oldest unanswered request was sent. Ranges whose locks ended
-        later may have been acknowledged by that request.
+        """Count the locks that ended before the oldest unanswered request was sent.
+
+        Ranges whose locks ended later may have been acknowledged by that request.
         """
         now_ms = min(self._unanswered.values(), default=self._shared.clock_ms())
         for partition, span in self._held.take_expired(now_ms - GRACE_MS):
@@ -231,8 +229,9 @@ class MemberDeliveries:
 
     def refused(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
         """Count acknowledgements that the broker refused, because the member does not hold one of the
-        offsets. The broker accepted no acknowledgement of `batches`, so the member still holds the other
         offsets.
+
+        The broker accepted no acknowledgement of `batches`, so the member still holds the other offsets.
         """
         self._shared.totals.refused += 1
         for batch in batches:
@@ -273,14 +272,14 @@ class MemberDeliveries:
 
 
 class _Answer(ShareResponseHandler):
-    """The response to one request of a member. If the request has too many acknowledgements to follow, the
-    outcome of the member's ranges is unknown (`_is_cut`).
-    """
+    """The response to one request of a member."""
 
     def __init__(self, member: MemberDeliveries, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member
         self._clock_ms = clock_ms
         self._is_final = request.share_session_epoch == _FINAL_EPOCH
+        # If the request has too many acknowledgements to follow, the outcome of the member's ranges is
+        # unknown.
         self._batches, self._is_cut = batches_of(request)
         self._is_counted = False
         self.sent_ms = clock_ms()

@@ -92,8 +92,10 @@ class Deliveries:
         return due
 
     def take_records(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Remove the counts of each group, and yield them as a record with topic ids. The ids are those of
-        the record's rows, then those of its suspects. The caller looks up the topics' names.
+        """Remove the counts of each group, and yield them as a record with topic ids.
+
+        The ids are those of the record's rows, then those of its suspects. The caller looks up the topics'
+        names.
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():
@@ -126,7 +128,7 @@ class Deliveries:
         found = self._groups.get(group_id)
         if found is not None:
             return found
-        if len(group_id) > ID_MAX_CHARS or not self._has_capacity():
+        if len(group_id) > ID_MAX_CHARS or not self._make_capacity():
             return None
         self._groups[group_id] = group = DeliveryCounts(
             group_id, self._rows, self._suspects, self._clock_ms()
@@ -134,9 +136,10 @@ class Deliveries:
         self.on_group()
         return group
 
-    def _has_capacity(self) -> bool:
-        """Return True if there is capacity for another group. If necessary, remove the oldest group without
-        members.
+    def _make_capacity(self) -> bool:
+        """Return True if there is capacity for another group.
+
+        If necessary, remove the oldest group without members.
         """
         if len(self._groups) < GROUPS_MAX:
             return True

@@ -13,8 +13,10 @@ _BOUNDS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
 class GatewayCollector(Collector):
-    """A collector for prometheus_client. Each scrape calls `numbers` on a thread of the HTTP server. If that
-    raises TimeoutError, the scrape has only the metrics of other collectors.
+    """A collector for prometheus_client.
+
+    Each scrape calls `numbers` on a thread of the HTTP server. If that raises TimeoutError, the scrape has
+    only the metrics of other collectors.
     """
 
     def __init__(

@@ -45,28 +45,24 @@ class DurationHistogram:
 
 
 class GatewayCounts:
-    """Counts since the start. `refused` counts connections by reason, one of REASONS, and `closed` by reason.
-    `answered` has the durations of answered requests by api key. `errors` counts responses with an error by
-    api key and error code. `items` counts the groups in requests about several groups, by api key.
-    `throttled` counts requests by api key, and `throttled_s` is the total time for which they were throttled.
-    `held` is the number of steps of the event loop that took too long, and `held_s` their total time
-    (`gateway.running`). `coordinator` has the durations of the coordinator's responses by the name of the
-    request, without JoinGroup and SyncGroup, which the coordinator may park.
-    """
+    """Counts since the start."""
 
     def __init__(self) -> None:
         self.accepted = 0
-        self.refused: Counter[str] = Counter()
-        self.closed: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # connections by reason, one of REASONS
+        self.closed: Counter[str] = Counter()  # connections by reason
         self.received_bytes = 0
         self.sent_bytes = 0
+        # Durations of answered requests by api key.
         self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
-        self.errors: Counter[tuple[int, int]] = Counter()
-        self.items: Counter[int] = Counter()
-        self.throttled: Counter[int] = Counter()
-        self.throttled_s = 0.0
-        self.held = 0
-        self.held_s = 0.0
+        self.errors: Counter[tuple[int, int]] = Counter()  # responses by api key and error code
+        self.items: Counter[int] = Counter()  # groups in requests about several groups, by api key
+        self.throttled: Counter[int] = Counter()  # requests by api key
+        self.throttled_s = 0.0  # total time
+        self.held = 0  # steps of the event loop that took too long (`gateway.running`)
+        self.held_s = 0.0  # total time of these steps
+        # Durations of the coordinator's responses by the name of the request, without JoinGroup and
+        # SyncGroup, which the coordinator may park.
         self.coordinator: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)
 
 
@@ -161,17 +157,17 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def counted(counts: GatewayCounts) -> Numbers:
-    """Return the counters as numbers. All reasons of refusals are present from the start, because Prometheus
-    does not see the first value of a series as an increase.
-    """
+    """Return the counters as numbers."""
     return {
         "connections_accepted": {(): [counts.accepted]},
+        # All reasons are present from the start, because Prometheus does not see the first value of a series
+        # as an increase.
         "connections_refused": {(reason,): [counts.refused[reason]] for reason in REASONS},
         "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
-        "request_duration_seconds": _histograms((_api(key), d) for key, d in counts.answered.items()),
-        "request_errors": {(_api(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
-        "request_groups": {(_api(key),): [n] for key, n in counts.items.items()},
-        "requests_throttled": {(_api(key),): [n] for key, n in counts.throttled.items()},
+        "request_duration_seconds": _histograms((_api_label(key), d) for key, d in counts.answered.items()),
+        "request_errors": {(_api_label(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
+        "request_groups": {(_api_label(key),): [n] for key, n in counts.items.items()},
+        "requests_throttled": {(_api_label(key),): [n] for key, n in counts.throttled.items()},
         "throttle_seconds": {(): [counts.throttled_s]},
         "loop_held": {(): [counts.held]},
         "loop_held_seconds": {(): [counts.held_s]},
@@ -210,8 +206,8 @@ def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
     return total
 
 
-def _api(key: int) -> str:
-    """Return the name of an API. All unknown keys share one label, because clients choose them."""
+def _api_label(key: int) -> str:
+    # All unknown keys share one label, because clients choose them.
     return _API_NAMES.get(key, "unknown")
 
 

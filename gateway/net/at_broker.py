@@ -19,8 +19,10 @@ ClientsRequest = tuple[RequestHeader, ResponseSlot, Screened | None]
 
 
 class AtBroker:
-    """The requests at the broker that have no response yet, and the client's authentication there. A request
-    of the gateway delays an authentication by at most `timeout_s`. `end` ends the client's connection.
+    """The requests at the broker that have no response yet, and the client's authentication there.
+
+    A request of the gateway delays an authentication by at most `timeout_s`. `end` ends the client's
+    connection.
     """
 
     def __init__(self, end: Callable[[Exception], None], timeout_s: float) -> None:
@@ -61,14 +63,15 @@ class AtBroker:
         return await self._sasl.relay(header, message, upstream)
 
     async def ask(self, api_key: int, version: int, body: codec.Fields) -> Any:
-        """Send a request of the gateway as the client, one at a time, and return the response. Raises
-        UpstreamLost, also while the client authenticates. If the broker has closed the connection, end the
-        client's, so that the client authenticates again.
+        """Send a request of the gateway as the client, one at a time, and return the response.
+
+        Raises UpstreamLost, also while the client authenticates.
         """
         request = await offload.encode_request(api_key, version, 0, CLIENT_ID, body)
         upstream = self._upstream
         if upstream is not None and upstream.ended:
             lost = UpstreamLost(CLOSED)
+            # The client then authenticates again.
             self._end(lost)
             raise lost
         if upstream is None or self._sasl.is_running or self._own is not None:

@@ -184,7 +184,7 @@ class Connection:
             and not api.passes(self._listener.services)
         )
 
-    async def _in_order(self, slot: ResponseSlot, ordering: RequestOrdering) -> None:
+    async def _wait_for_order(self, slot: ResponseSlot, ordering: RequestOrdering) -> None:
         """Wait until a request of this ordering may start."""
         if ordering is not self._latest or ordering is RequestOrdering.EXCLUSIVE:
             await self._client.dispatcher.wait_for_earlier(slot)
@@ -193,20 +193,19 @@ class Connection:
     async def _authenticate(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Serve a SASL request, or any request of a client that is not authenticated. ApiVersions is allowed
-        before the first authentication, but not after the end of a session.
-        """
+        """Serve a SASL request, or any request of a client that is not authenticated."""
         if self._session.failed is not None:
             raise AuthenticationFailed(self._session.failed)
         sasl = apis.SASL.get(header.api_key)
         if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
+        # It is allowed before the first authentication, but not after the end of a session.
         if header.api_key == ApiKey.ApiVersions and apis.is_allowed(header.api_key, header.api_version):
             await self._answer_versions(header, message, slot)
         elif sasl is not None and header.api_version in sasl.versions:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
-            await self._in_order(slot, RequestOrdering.EXCLUSIVE)
+            await self._wait_for_order(slot, RequestOrdering.EXCLUSIVE)
             if self._session.by_broker:
                 await self._pass_sasl(tasks, header, message, slot)
                 return
@@ -222,7 +221,7 @@ class Connection:
 
     async def _answer_versions(self, header: RequestHeader, message: bytes, slot: ResponseSlot) -> None:
         """Answer ApiVersions for the broker, so that an unauthenticated client needs no connection to it."""
-        await self._in_order(slot, RequestOrdering.EXCLUSIVE)
+        await self._wait_for_order(slot, RequestOrdering.EXCLUSIVE)
         request = codec.decode_request(header, message)
         if is_valid(request, header.api_version):
             versions = self._listener.api_versions
@@ -235,7 +234,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Let the broker authenticate the client."""
-        outcome = await self._broker.relay_sasl(header, message, await self._connected(tasks, slot))
+        outcome = await self._broker.relay_sasl(header, message, await self._connect_to_broker(tasks, slot))
         if outcome.accepted is not None:
             self._session.accept(outcome.accepted, outcome.lifetime_ms)
             self._client.authenticate()
@@ -244,8 +243,9 @@ class Connection:
             await self._end_unauthenticated(outcome.failed)
 
     async def _end_unauthenticated(self, why: str) -> None:
-        """End the connection shortly after the last response, as a broker does. A client that receives the
-        response and the end at once may report only the end.
+        """End the connection shortly after the last response, as a broker does.
+
+        A client that receives the response and the end at once may report only the end.
         """
         await self._client.dispatcher.wait_for_all()
         await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
@@ -269,7 +269,7 @@ class Connection:
             await self._pass_on(tasks, header, message, slot)
             return
         ordering = RequestOrdering.EXCLUSIVE if api.is_exclusive else RequestOrdering.COORDINATOR
-        await self._in_order(slot, ordering)
+        await self._wait_for_order(slot, ordering)
         if self._listener.quotas.has_request_rates:
             self._responses.count(api, slot, header, self._session.principal)
         context = self._context(header, oversized_bytes)
@@ -295,7 +295,7 @@ class Connection:
         if not apis.is_screening_needed(context):
             await self._forward(tasks, header, message, slot)
             return
-        await self._in_order(slot, RequestOrdering.BROKERS)
+        await self._wait_for_order(slot, RequestOrdering.BROKERS)
         if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.decoded_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await apis.screen(context, message)
@@ -320,8 +320,8 @@ class Connection:
         screened: Screened | None = None,
     ) -> None:
         """Forward a request unchanged. `_relay_responses` adds the errors of `screened` to the response."""
-        await self._in_order(slot, RequestOrdering.BROKERS)
-        upstream = await self._connected(tasks, slot)
+        await self._wait_for_order(slot, RequestOrdering.BROKERS)
+        upstream = await self._connect_to_broker(tasks, slot)
         if not expects_response(header, message):
             await upstream.send(message)
             self._client.answer(slot)
@@ -330,10 +330,8 @@ class Connection:
         self._broker.put(header, slot, screened)
         await upstream.send(message)
 
-    async def _connected(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
-        """Return the connection to the broker, authenticated as the gateway or as the client. Connect if
-        necessary.
-        """
+    async def _connect_to_broker(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
+        """Return the connection to the broker, authenticated as the gateway or as the client."""
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:

@@ -33,8 +33,8 @@ FULL, WAITING, HELD, MUTED = PauseReason
 class RequestReader:
     """The reader of one client's requests. While there are `reasons` to pause, the transport is paused.
 
-    `transport` is set when the client is connected. `requests` wait to be dispatched, and have `bytes` bytes
-    together. `buffer` has the bytes of an incomplete request.
+    `requests` wait to be dispatched, and have `bytes` bytes together. `buffer` has the bytes of an incomplete
+    request.
     """
 
     __slots__ = ("buffer", "bytes", "reasons", "requests", "transport")
@@ -99,9 +99,10 @@ def _never(_: bytes, __: ResponseSlot) -> bool:
 
 
 class Dispatcher:
-    """The dispatcher of one connection, with at most `in_flight_max` requests under way. `start_at_once` gets
-    each request first, with the slot of its response. If it returns False, `take` returns the request, and no
-    other request is dispatched until `take` is called again.
+    """The dispatcher of one connection, with at most `in_flight_max` requests under way.
+
+    `start_at_once` gets each request first, with the slot of its response. If it returns False, `take`
+    returns the request, and no other request is dispatched until `take` is called again.
     """
 
     __slots__ = (
@@ -192,8 +193,10 @@ class Dispatcher:
 
 
 class RequestOrdering(Enum):
-    """The order of a request relative to others. A request waits for all earlier requests of another
-    ordering. An EXCLUSIVE request waits for all earlier requests, and all later requests wait for it.
+    """The order of a request relative to others.
+
+    A request waits for all earlier requests of another ordering. An EXCLUSIVE request waits for all earlier
+    requests, and all later requests wait for it.
     """
 
     COORDINATOR = "answered by the gateway, most by way of the coordinator"

@@ -96,30 +96,27 @@ class _FirstBytes(Protocol):
         self._admission = entry.entrance.admit(None if self._is_header_due else self._peer)
         self._timer = loop.call_later(entry.timeout_s, self._time_out)
         entry.waiting.add(self._transport)
-        if self._is_refused() or self._is_header_due or entry.takes_plain_text:
+        if self._close_if_refused() or self._is_header_due or entry.takes_plain_text:
             return
         self._enter()
 
     def data_received(self, data: bytes) -> None:
-        """Read the load balancer's header if it is due, and enter when the client's first byte has
-        arrived.
-        """
         if self._admission is None or self._admission.refused is not None:
             self._transport.pause_reading()
             return
         self._received += data
-        if self._is_header_due and not self._has_read_header(self._admission):
+        if self._is_header_due and not self._try_read_header(self._admission):
             return
         if self._received:
             self._enter()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Forget a connection that has not entered."""
         self._forget()
 
-    def _has_read_header(self, admission: AdmissionDecision) -> bool:
-        """Read the header, and decide about the client that it reports. Return False if the connection
-        cannot enter now.
+    def _try_read_header(self, admission: AdmissionDecision) -> bool:
+        """Read the header, and decide about the client that it reports.
+
+        Return False if the connection cannot enter now.
         """
         try:
             header = read_proxy_header(self._received)
@@ -134,9 +131,9 @@ class _FirstBytes(Protocol):
         if self._reported is not None:
             self._peer = self._reported[0][0]
         self._entry.entrance.identify(admission, self._peer)
-        return not self._is_refused()
+        return not self._close_if_refused()
 
-    def _is_refused(self) -> bool:
+    def _close_if_refused(self) -> bool:
         """Return True if the connection is refused. It is closed when that is due."""
         admission = self._admission
         if admission is None or admission.refused is None:

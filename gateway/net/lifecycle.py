@@ -40,10 +40,11 @@ class SlowSender(ConnectionError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Release the local variables in an error's frames, one of which may be a large message. A log line can
-    still show the traceback. The error of a task group and the frame that raised it refer to each other, so
-    only Python's collector would free them. It counts objects, not bytes: 870 refused messages of 2 MiB took
-    1.2 GiB.
+    """Release the local variables in an error's frames, one of which may be a large message.
+
+    The error of a task group and the frame that raised it refer to each other, so only Python's collector
+    would free them. It counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB. A log line can
+    still show the traceback.
     """
     clear_frames(error.__traceback__)
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -81,8 +82,9 @@ class Watched(Protocol):
 
 
 class Timers:
-    """The timers of one connection. After `stop` no timer runs, and none can be set. Only running timers
-    refer to the connection, so a connection that has ended is freed.
+    """The timers of one connection. After `stop` no timer runs, and none can be set.
+
+    Only running timers refer to the connection, so a connection that has ended is freed.
     """
 
     __slots__ = ("_handles", "_limits", "_loop", "heard_at_s")
@@ -234,8 +236,9 @@ class Impossible(AssertionError):
 
 
 class Lifecycle:
-    """The state of one connection. `ended` is done when no more requests come, and has the reason. A
-    connection that has ended has no deadlines.
+    """The state of one connection. A connection that has ended has no deadlines.
+
+    `ended` is done when no more requests come, and has the reason.
     """
 
     __slots__ = ("_timers", "ended", "state")

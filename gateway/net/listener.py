@@ -59,18 +59,15 @@ class ConnectionLog:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listener, with the objects that its connections share. `node_id` is its broker. It is None for the
-    first listener, whose requests any broker may serve.
+    """A listener, with the objects that its connections share."""
 
-    `forwarding` limits the concurrent requests of all connections at brokers, and `capacity` those at the
-    coordinator. Requests that may be parked take no capacity, because the requests that end their wait may
-    need it: `parked_memory` limits them. `large_requests` limits the bytes of large requests a second.
-    """
-
+    # The listener's broker. None for the first listener, whose requests any broker may serve.
     node_id: int | None
     services: Services
     limits: Limits
-    forwarding: ForwardingLimiter
+    forwarding: ForwardingLimiter  # concurrent requests of all connections at brokers
+    # Concurrent requests at the coordinator. Requests that may be parked take no capacity, because the
+    # requests that end their wait may need it: `parked_memory` limits them.
     capacity: CapacityLimiter
     parked_memory: ParkedMemoryLimit
     large_requests: LargeRequestRate
@@ -96,8 +93,9 @@ class CannotListen(OSError):
 async def open_listener(
     where: Address, protocol: Callable[[], BaseProtocol], *, shares_ports: bool = False
 ) -> asyncio.Server:
-    """Listen on the address `where`. Port 0 is any free port. With `shares_ports` other processes may listen
-    on the same port (SO_REUSEPORT). Raises CannotListen.
+    """Listen on the address `where`. Port 0 is any free port. Raises CannotListen.
+
+    With `shares_ports` other processes may listen on the same port (SO_REUSEPORT).
     """
     loop = asyncio.get_running_loop()
     try:
@@ -120,14 +118,14 @@ def port_of(server: asyncio.Server) -> int:
 
 @dataclass(slots=True)
 class AdmissionDecision:
-    """The decision about a connection, which counts as open until `ConnectionAdmission.release`, even if it
-    is refused. `refused` is the limit that it exceeds, or None if it is accepted. The gateway closes a
-    refused connection, or begins to serve an accepted one, at `due_s` on the event loop's clock. `address` is
-    None until the client's IP address counts.
+    """The decision about a connection.
+
+    The connection counts as open until `ConnectionAdmission.release`, even if it is refused. The gateway
+    closes a refused connection, or begins to serve an accepted one, at `due_s` on the event loop's clock.
     """
 
-    address: str | None = None
-    refused: str | None = None
+    address: str | None = None  # None until the client's IP address counts
+    refused: str | None = None  # the limit that it exceeds, or None if it is accepted
     due_s: float = 0.0
 
 
@@ -245,8 +243,9 @@ class Entrance:
         self.release = self._admission.release
 
     def admit(self, address: str | None) -> AdmissionDecision:
-        """Count a new connection until it is released, and decide about it. `address` is the client's, or
-        None if a load balancer still has to report it.
+        """Count a new connection until it is released, and decide about it.
+
+        `address` is the client's, or None if a load balancer still has to report it.
         """
         admission = self._admission.admit(address)
         self._check(admission)
@@ -271,8 +270,10 @@ class Entrance:
     def receive(
         self, client: EnteringClient, begin: Callable[[], None], admission: AdmissionDecision | None = None
     ) -> None:
-        """Call `begin` to serve the client, or close its connection. Either may happen later. Until then
-        nothing is read from the client. `admission` is of a connection that was admitted before.
+        """Call `begin` to serve the client, or close its connection.
+
+        Either may happen later. Until then nothing is read from the client. `admission` is of a connection
+        that was admitted before.
         """
         if admission is None:
             admission = self.admit(client.peer)

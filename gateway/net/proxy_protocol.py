@@ -26,8 +26,10 @@ class InvalidProxyHeader(ConnectionError):
 
 
 class ProxyHeader(NamedTuple):
-    """A header of `length` bytes. `endpoints` are the client's address, and the address that the client
-    connected to. They are None for a connection of the load balancer itself, such as a check.
+    """A header of `length` bytes.
+
+    `endpoints` are the client's address, and the address that the client connected to. They are None for a
+    connection of the load balancer itself, such as a check.
     """
 
     endpoints: Endpoints | None
@@ -59,14 +61,13 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
     InvalidProxyHeader.
     """
     if _LINE.startswith(data[: len(_LINE)]):
-        return _read_line(data)
+        return _read_version_1(data)
     if _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
-        return _read_binary(data)
+        return _read_version_2(data)
     raise InvalidProxyHeader("a load balancer's connection does not begin with the PROXY protocol's header")
 
 
-def _read_line(data: bytes) -> ProxyHeader | None:
-    """Read version 1."""
+def _read_version_1(data: bytes) -> ProxyHeader | None:
     end = data.find(b"\r\n", 0, _LINE_MAX_BYTES)
     if end < 0:
         if len(data) >= _LINE_MAX_BYTES:
@@ -94,8 +95,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _read_binary(data: bytes) -> ProxyHeader | None:
-    """Read version 2."""
+def _read_version_2(data: bytes) -> ProxyHeader | None:
     if len(data) < _FIXED.size:
         return None
     _, command, family, rest = _FIXED.unpack_from(data)

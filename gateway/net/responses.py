@@ -54,8 +54,9 @@ class QuotaMeter:
         return bucket
 
     async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
-        """Charge an item of a request to the client's quota, waiting until there is a token. A debt is
-        limited, so it would delay the client for only a few items.
+        """Charge an item of a request to the client's quota, waiting until there is a token.
+
+        A debt is limited, so it would delay the client for only a few items.
         """
         while self._quotas.has_request_rates and (bucket := self._bucket_of(principal, client_id)):
             now_s = self._quotas.now_s()
@@ -188,8 +189,9 @@ class Responses:
             self._parked_memory.shrink()
 
     def drain(self) -> None:
-        """Answer a parked request with NOT_COORDINATOR, as a broker whose groups move to another broker. The
-        client then finds another coordinator and sends the request again, with its member id.
+        """Answer a parked request with NOT_COORDINATOR, as a broker whose groups move to another broker.
+
+        The client then finds another coordinator and sends the request again, with its member id.
         """
         self._is_draining = True
         self._unpark(GatewayError.NOT_COORDINATOR)
@@ -200,9 +202,10 @@ class Responses:
         return slot.has_capacity
 
     async def acquire(self, api: Api, slot: ResponseSlot, context: RequestContext, request: Any) -> None:
-        """Wait for the rate limit of large requests, and then for capacity at the coordinator. A request that
-        may be parked needs no capacity. One that the gateway answers itself needs neither. Nothing is read
-        from a client that waits for capacity.
+        """Wait for the rate limit of large requests, and then for capacity at the coordinator.
+
+        A request that may be parked needs no capacity. A request that the gateway answers itself needs
+        neither. Nothing is read from a client that waits for capacity.
         """
         if not api.asks_coordinator:
             return

@@ -58,38 +58,34 @@ from kafka_why.contract.layout import TopicLayout
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The options of a gateway. It listens on `listen` for all brokers, and for broker n on the port that is
-    n + 1 higher. With port 0 the system chooses free ports. With `shares_ports` other processes of the same
-    gateway may listen on the same ports (SO_REUSEPORT).
+    """The options of a gateway.
 
-    `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    `templates`, if any, give the addresses of brokers in responses (`gateway.net.advertised`).
+    It listens on `listen` for all brokers, and for broker n on the port that is n + 1 higher. With port 0 the
+    system chooses free ports. With `shares_ports` other processes of the same gateway may listen on the same
+    ports (SO_REUSEPORT).
 
-    If `reply_partition` is None, the gateway chooses a partition at random. If `acls` is None, every client
-    may do everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
-    coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
-    feature `group.version` is 0, without `streams_protocol` one whose `streams.version` is 0, with
-    `share_groups` OFF one whose feature `share.version` is 0. `telemetry_interval_ms` is the interval at
-    which clients push their metrics to the gateway, or None if it accepts none. Load balancers in `proxies`
-    begin each connection with a header of the PROXY protocol.
+    Without `consumer_protocol` clients see a broker whose feature `group.version` is 0, without
+    `streams_protocol` one whose `streams.version` is 0, with `share_groups` OFF one whose feature
+    `share.version` is 0. Load balancers in `proxies` begin each connection with a header of the PROXY
+    protocol.
     """
 
     client_config: ClientConfig
     layout: TopicLayout
     listen: Address
-    advertised_host: str | None = None
-    templates: Sequence[Template] = ()
+    advertised_host: str | None = None  # in responses; None: the address that the client connected to
+    templates: Sequence[Template] = ()  # of the addresses of brokers in responses (`gateway.net.advertised`)
     shares_ports: bool = False
-    reply_partition: int | None = None
+    reply_partition: int | None = None  # None: a random partition
     limits: Limits = field(default_factory=Limits)
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
-    acls: AclOptions | None = None
-    quotas: Path | None = None
-    expose_internal_topics: bool = False
+    acls: AclOptions | None = None  # None: every client may do everything
+    quotas: Path | None = None  # a file (`gateway.quotas`)
+    expose_internal_topics: bool = False  # clients see the coordinator's own topics as ordinary ones
     consumer_protocol: bool = True
     streams_protocol: bool = True
     share_groups: Coordinators = Coordinators.OURS
-    telemetry_interval_ms: int | None = None
+    telemetry_interval_ms: int | None = None  # at which clients push their metrics; None: none are accepted
     proxies: tuple[Network, ...] = ()
 
 
@@ -102,8 +98,8 @@ class Gateway:
     """The server of clients. `backend` answers requests to the coordinator, and ListGroups shows `groups`.
 
     Without `authorizer` the gateway checks no ACLs. If clients authenticate at the brokers, these check the
-    requests that pass to them. Without `telemetry`, requests about clients' metrics pass to brokers.
-    `evidence` receives the counts of share groups' deliveries. Without it, deliveries are not counted.
+    requests that pass to them. Without `telemetry`, requests about clients' metrics pass to brokers. Without
+    `evidence`, share groups' deliveries are not counted.
     """
 
     def __init__(
@@ -315,9 +311,7 @@ class Gateway:
         return server
 
     async def _connect(self, node_id: int | None) -> Upstream:
-        """Connect to this broker, or to the first broker that answers if `node_id` is None. Raises
-        UpstreamLost.
-        """
+        """Connect to this broker, or to the first that answers if `node_id` is None. Raises UpstreamLost."""
         access = self._cluster.access
         if self._shared.security.by_broker:
             access = access.without_sasl()
@@ -338,7 +332,8 @@ class Gateway:
             connection.drain()
 
     def _note_server_names(self, tls: ssl.SSLContext) -> None:
-        """Store the server names that clients send in their handshakes. `tls` may already have a callback."""
+        """Store the server names that clients send in their handshakes."""
+        # `tls` may already have a callback.
         before = tls.sni_callback
 
         def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
@@ -349,10 +344,9 @@ class Gateway:
         tls.sni_callback = note
 
     def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
-        """Return the listener of the broker that the client named in its TLS handshake on the first port,
-        else `listener`.
-        """
+        """Return the listener of the broker that the client named in its TLS handshake, else `listener`."""
         tls = client.ssl_object
+        # Names count on the first port only.
         if listener.node_id is not None or tls is None:
             return listener
         return self._listeners.get(self._advertised.node_id(self._server_names.get(tls)), listener)

@@ -135,8 +135,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._resume()
 
     def _resume(self) -> None:
-        """Start requests or wake the waiting task, because capacity may be free. Pause reading while the
-        connection has too many requests or bytes.
+        """Start requests or wake the waiting task, because capacity may be free.
+
+        Pause reading while the connection has too many requests or bytes.
         """
         reading, writing = self._reading, self._writing
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
@@ -184,8 +185,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._resume()
 
     def _begin_linger(self) -> None:
-        """Close the sending side, and give the client time to read its responses. If the gateway closed at
-        once, a request just sent would make the kernel drop unread responses.
+        """Close the sending side, and give the client time to read its responses.
+
+        If the gateway closed at once, a request just sent would make the kernel drop unread responses.
         """
         self._life.on(ConnectionEvent.ANSWERED)
         self._timers.watch_linger(self)

@@ -42,8 +42,10 @@ class TlsEntry:
     def protocol(
         self, make: Callable[[], SecuredStream], ended: Callable[[asyncio.Task[None]], None]
     ) -> Protocol:
-        """Return the protocol of a new connection. `make` builds its stream after the handshake. `ended` is
-        called with the task of the handshake when it is done, and has to close the connection if it failed.
+        """Return the protocol of a new connection.
+
+        `make` builds its stream after the handshake. `ended` is called with the task of the handshake when it
+        is done, and has to close the connection if it failed.
         """
         return _Entering(partial(self._begin, ended), make)
 
@@ -95,16 +97,14 @@ class _Entering(Protocol):
         """Bytes that arrived before TLS took over the socket's transport, which reads from the start."""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Begin the handshake."""
         self.socket = cast(Transport, transport)
         self._handshake = self._begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Buffer bytes that arrived before TLS started."""
+        # TLS has not started yet.
         self._early += data
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Cancel the handshake."""
         self._handshake.cancel()
 
     def hand_over(self) -> None:
@@ -118,9 +118,7 @@ class _Entering(Protocol):
 
 
 class _Pauses(BufferedProtocol):
-    """A protocol between a socket's transport and TLS, which also notifies the client's stream when the
-    transport pauses.
-    """
+    """A protocol between a socket's transport and TLS, which also notifies the client's stream of pauses."""
 
     def __init__(self, tls: BufferedProtocol, stream: SecuredStream) -> None:
         self._tls = tls
@@ -133,7 +131,6 @@ class _Pauses(BufferedProtocol):
         self.connection_lost = tls.connection_lost  # type: ignore[method-assign]
 
     def pause_writing(self) -> None:
-        """Pause TLS, and the stream unless it is already paused."""
         self._is_paused = True
         self._tls.pause_writing()
         if not self._is_stream_paused:
@@ -141,8 +138,8 @@ class _Pauses(BufferedProtocol):
             self._stream.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume TLS, and then the stream. TLS first writes its bytes, and may pause the transport again."""
         self._is_paused = False
+        # TLS first writes its bytes, and may pause the transport again.
         self._tls.resume_writing()
         if not self._is_paused:
             self._is_stream_paused = False
@@ -157,13 +154,14 @@ Endpoints = tuple[tuple[str, int], tuple[str, int]]
 
 
 class Endpoint:
-    """The transports of a connection, which are set when it is connected. `_socket` is the one below TLS.
+    """The transports of a connection, which are set when it is connected.
+
     Without TLS both are the same. `reported` are the endpoints that a load balancer has reported, or None.
     """
 
     __slots__ = ("_socket", "_transport", "reported")
 
-    _socket: Transport
+    _socket: Transport  # below TLS
     _transport: Transport
 
     def __init__(self) -> None:

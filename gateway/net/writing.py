@@ -14,12 +14,8 @@ from gateway.quotas import TokenBucket
 class ResponseSlot:
     """The slot of one request in the order of responses.
 
-    `frame` is the response as a frame in one or several parts, or None until it is ready. It has no part if
-    the request expects no response. `waits_for` is the future of the response, which is cancelled if the
-    connection ends first. With `has_capacity` the request holds capacity of the coordinator's limiter.
-    `quota` is the quota that the request exceeds, or None. `response_bytes` of the response are counted as
-    unread (`gateway.net.limits.buffers`). `sent_bytes` of the request are sent to the coordinator, 0 if the
-    gateway refuses it.
+    `response_bytes` of the response are counted as unread (`gateway.net.limits.buffers`). `sent_bytes` of the
+    request are sent to the coordinator, 0 if the gateway refuses it.
     """
 
     __slots__ = (
@@ -38,10 +34,12 @@ class ResponseSlot:
         self.request_bytes = self.sent_bytes = request_bytes
         self.api_key = -1
         self.began_s = time.monotonic()
-        self.quota: TokenBucket | None = None
+        self.quota: TokenBucket | None = None  # that the request exceeds
+        # The response in one or several parts, None until it is ready. Without a part, no response is
+        # expected.
         self.frame: tuple[bytes, ...] | None = None
-        self.waits_for: Future[Any] | None = None
-        self.has_capacity = False
+        self.waits_for: Future[Any] | None = None  # cancelled if the connection ends first
+        self.has_capacity = False  # holds capacity of the coordinator's limiter
         self.response_bytes = 0
 
 
@@ -54,9 +52,7 @@ class ResponseWriter:
     """The slots of the unanswered requests, in order. A slot is freed when the kernel has all of its
     response.
 
-    `transport` is set when the client is connected. `taken_bytes` are the bytes of the requests that have
-    slots. `unsent` is done when the kernel has all responses, and None if it already has them. With `is_due`
-    a call of `flush` is scheduled.
+    With `is_due` a call of `flush` is scheduled.
     """
 
     __slots__ = (
@@ -64,17 +60,18 @@ class ResponseWriter:
         "unsent",
     )  # fmt: skip
 
-    transport: Transport
+    transport: Transport  # set when the client is connected
 
     def __init__(self, life: Lifecycle, counts: GatewayCounts, write_buffers: WriteBufferLimit) -> None:
         self._life = life
         self._counts = counts
         self._write_buffers = write_buffers
         self.slots: deque[ResponseSlot] = deque()
-        self.taken_bytes = 0
+        self.taken_bytes = 0  # of the requests that have slots
         self._being_sent = 0
         """The number of slots, from the first on, whose responses are written but not yet in the kernel."""
         self.is_due = False
+        # Done when the kernel has all responses, and None if it already has them.
         self.unsent: Future[None] | None = None
 
     def open_slot(self, request_bytes: int) -> ResponseSlot:

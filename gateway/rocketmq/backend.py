@@ -45,8 +45,9 @@ class RequestFields(TypedDict):
 
 
 class ConnectionMessages:
-    """A queue of the coordinator's messages to connections, from the thread that reads them to the event
-    loop. It is the listener of a `CoordinatorClient`.
+    """A queue of the coordinator's messages to connections.
+
+    It leads from the thread that reads them to the event loop, and is the listener of a `CoordinatorClient`.
     """
 
     def __init__(self) -> None:

@@ -46,8 +46,10 @@ def broker_addresses(data: BrokerData) -> list[BrokerAddress]:
 
 @dataclass(frozen=True, slots=True)
 class AddressTemplate:
-    """A template of the addresses that clients get: `HOST:PORT` with `{broker}` for the broker's name, `{id}`
-    for its id, and `{port}` for the gateway's port. A fixed address is that of the only broker.
+    """A template of the addresses that clients get.
+
+    It is `HOST:PORT` with `{broker}` for the broker's name, `{id}` for its id, and `{port}` for the gateway's
+    port. A fixed address is that of the only broker.
     """
 
     text: str
@@ -67,9 +69,10 @@ class AddressTemplate:
     def addresses(
         self, brokers: Iterable[BrokerAddress], ports: Mapping[BrokerAddress, int]
     ) -> dict[BrokerAddress, Address]:
-        """Return the addresses of `brokers`. `ports` are the gateway's ports for all brokers, in the order in
-        which the gateway found them. Raises ValueError if a broker has no address, or the address of an
-        earlier broker.
+        """Return the addresses of `brokers`.
+
+        `ports` are the gateway's ports for all brokers, in the order in which the gateway found them. Raises
+        ValueError if a broker has no address, or the address of an earlier broker.
         """
         owners: dict[str, BrokerAddress] = {}
         for broker, port in ports.items():
@@ -100,11 +103,11 @@ def parse_broker_port(text: str) -> tuple[str, int]:
 
 
 class BrokerPorts:
-    """The gateway's port for each broker, by name and id. The ports are stored in `file`, because a client
-    uses an address for as long as its route has it. `pinned` ports never change.
+    """The gateway's port for each broker, by name and id.
 
-    New ports are `first_port`, and those above it in steps of 3. If `first_port` is 0, the system chooses
-    them.
+    The ports are stored in `file`, because a client uses an address for as long as its route has it. `pinned`
+    ports never change. New ports are `first_port`, and those above it in steps of 3. If `first_port` is 0,
+    the system chooses them.
     """
 
     def __init__(self, first_port: int, file: Path | None = None, pinned: Mapping[str, int] | None = None):
@@ -176,8 +179,10 @@ class _Entry:
 
 
 class BrokerTable:
-    """The brokers with their ports. `on_moved` is called with a broker and the address that it no longer has.
-    `is_used` returns True if clients are connected to a broker's port.
+    """The brokers with their ports.
+
+    `on_moved` is called with a broker and the address that it no longer has. `is_used` returns True if
+    clients are connected to a broker's port.
     """
 
     def __init__(

@@ -290,9 +290,7 @@ class BrokerConnection(JoinedConnection):
         self.resume()
 
     async def _ask(self, header: Header, frame: bytes) -> tuple[Header, bytes]:
-        """Pass a held request to the broker, and return the broker's answer. Raises ConnectionError if the
-        connection ends before.
-        """
+        """Pass a held request to the broker, and return the broker's answer. Raises ConnectionError."""
         if self.ended.done():
             raise ConnectionResetError("the connection has ended")
         if header.is_one_way:

@@ -25,11 +25,12 @@ AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
 
 
 class ConnectedClient(NamedTuple):
-    """A client's connection to a broker port. `connection` is its name, which no other connection has ever
-    had. `send` writes a frame to the client, and `close` ends the connection for a reason.
+    """A client's connection to a broker port.
+
+    `send` writes a frame to the client, and `close` ends the connection for a reason.
     """
 
-    connection: str
+    connection: str  # a name that no other connection has ever had
     broker: BrokerAddress
     address: str
     send: Callable[[bytes], None]
@@ -61,8 +62,9 @@ class Exchange:
             return await self._ask_broker()
 
     async def wait_for(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
-        """Wait for the coordinator's responses until `until_s` after the request's arrival. Return True if
-        all have come. Responses that are still missing are not cancelled.
+        """Wait for the coordinator's responses until `until_s` after the request's arrival.
+
+        Return True if all have come. Responses that are still missing are not cancelled.
         """
         if not (futures := list(asked)):
             return True
@@ -81,12 +83,12 @@ class Exchange:
 
 
 class GroupOrder:
-    """The turns of requests about groups. A turn begins when all earlier turns about the same groups have
-    ended.
+    """The turns of requests about groups.
 
-    A request takes its turn when it arrives, and ends the turn when its records are sent to the coordinator.
-    So the records about a group are in the log in the order of the requests, and a request that waits for a
-    broker delays only requests about its own groups.
+    A turn begins when all earlier turns about the same groups have ended. A request takes its turn when it
+    arrives, and ends the turn when its records are sent to the coordinator. So the records about a group are
+    in the log in the order of the requests, and a request that waits for a broker delays only requests about
+    its own groups.
     """
 
     def __init__(self) -> None:
@@ -94,8 +96,9 @@ class GroupOrder:
 
     @asynccontextmanager
     async def turn(self, group_ids: Iterable[str]) -> AsyncIterator[None]:
-        """Wait for the turn of a request about these groups, and end the turn with the block. Turns are in
-        the order of the calls.
+        """Wait for the turn of a request about these groups, and end the turn with the block.
+
+        Turns are in the order of the calls.
         """
         groups, ended = dict.fromkeys(group_ids), asyncio.Event()
         earlier = {self._last[group_id] for group_id in groups if group_id in self._last}

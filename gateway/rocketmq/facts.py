@@ -107,7 +107,9 @@ class ClusterFacts:
 
     async def group_config(self, address: str, group_id: str) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group at the broker of this address, or None if the broker has no
-        such group. If the broker does not answer, return the default.
+        such group.
+
+        If the broker does not answer, return the default.
         """
         code, default = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupConfig()
         return await self._or_default(
@@ -206,9 +208,8 @@ class ClusterFacts:
         return await self._invoke(self._name_servers[-1], code, ext_fields)
 
     async def _invoke(self, address: str, code: int, ext_fields: dict[str, str]) -> tuple[Header, bytes]:
-        """Send a request, on a new connection if the known connection has ended, because servers close idle
-        connections.
-        """
+        """Send a request, on a new connection if the known connection has ended."""
+        # Servers close idle connections.
         is_known = address in self._clients
         client = await self._client(address)
         try:

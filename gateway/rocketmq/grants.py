@@ -71,8 +71,9 @@ class QueueGrants:
         return lock
 
     def settle(self, lock: PendingLock, locked: Collection[MessageQueue] | None) -> None:
-        """Record the coordinator's answer to a lock request, however late it comes. `locked` are the queues
-        that the client holds now, or None if there is no answer.
+        """Record the coordinator's answer to a lock request, however late it comes.
+
+        `locked` are the queues that the client holds now, or None if there is no answer.
         """
         self._pending.pop(lock, None)
         if locked is None:

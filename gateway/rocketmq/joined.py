@@ -144,9 +144,9 @@ _JOINING, _HELD, _FULL, _BUSY = "joining", "held", "full", "busy"
 
 class JoinedConnection:
     """A client's connection, and the connection to the server behind the gateway. If either ends, both end.
-    `ended` has the reason.
 
     `accept` is called when the client is connected. It leads to a call of `join`, or ends the connection.
+    `ended` has the reason of the end.
     """
 
     role = ""

@@ -104,13 +104,12 @@ class QueueLags:
         return found[: self._max_queues], left_out
 
     async def _look_up(self, topics: Iterable[str], by_topic: TopicQueues, until_s: float) -> bool:
-        """Add the queues of these topics. Return False if some are left out, because the round has looked up
-        too many topics, or for too long. Clients choose the topics, and some may not exist.
-        """
+        """Add the queues of these topics. Return False if some are left out."""
         loop = asyncio.get_running_loop()
         for topic in topics:
             if topic in by_topic:
                 continue
+            # Clients choose the topics, and some may not exist.
             if len(by_topic) >= self._max_queues or loop.time() >= until_s:
                 return False
             try:

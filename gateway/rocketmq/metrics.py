@@ -16,26 +16,24 @@ _NAMES: Mapping[int, str] = {code.value: code.name for code in RequestCode} | {U
 
 
 class RocketmqCounts:
-    """Counts since the start. `refused` counts connections by reason, one of REASONS, and `closed` by reason.
-    `passed` and `refused_requests` count requests by code. `responses` counts responses by the codes of the
-    request and of the response. `answered` has the durations of requests that the gateway answers, and
-    `records` those of the coordinator's responses by the name of the request. `swallowed` counts brokers'
-    notifications that clients do not get.
-    """
+    """Counts since the start."""
 
     def __init__(self) -> None:
         self.accepted = 0
-        self.refused: Counter[str] = Counter()
-        self.closed: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # connections by reason, one of REASONS
+        self.closed: Counter[str] = Counter()  # connections by reason
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.passed: Counter[int] = Counter()
-        self.refused_requests: Counter[int] = Counter()
+        self.passed: Counter[int] = Counter()  # requests by code
+        self.refused_requests: Counter[int] = Counter()  # by code
+        # By the codes of the request and of the response.
         self.responses: Counter[tuple[int, int]] = Counter()
+        # Durations of requests that the gateway answers.
         self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
+        # Durations of the coordinator's responses by the name of the request.
         self.records: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)
         self.notifications = 0
-        self.swallowed = 0
+        self.swallowed = 0  # brokers' notifications that clients do not get
         self.upstream_connects: Counter[str] = Counter()
         self.held = 0
         self.held_s = 0.0

@@ -50,39 +50,32 @@ ROCKETMQ_SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
 class RocketmqOptions:
     """The options of a gateway, which is a name server at `listen`, and has a port for each broker address.
 
-    `client_config` and `layout` are for the coordinator's topics. `namesrv` are the addresses of the
-    cluster's name servers. Gateways that run at the same time have different names, and a gateway that starts
-    again has the same `name`. `advertised_host` is the gateway's host in routes, by default the address that
-    the client connected to. A template `advertised` gives the whole addresses of brokers instead.
-
     The port of a broker is that in `broker_ports`, by the broker's name and id, else that in the file
     `ports`, else a free port above that of `listen`. With `has_vip_ports` the gateway also listens on the
     port that is 2 lower, for clients with sendMessageWithVIPChannel.
 
     Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`. Load balancers in
     `proxies` begin each connection with a header of the PROXY protocol.
-
-    `credentials` (access key, secret key) and `upstream_tls` are for the cluster. With `proxy_line` brokers
-    see the clients' addresses. `allowed_codes` are request codes that pass although they are refused by
-    default. The metrics have the lag of `lag_queues` queues at most.
     """
 
-    client_config: ClientConfig
+    client_config: ClientConfig  # for the coordinator's topics
     layout: TopicLayout
-    namesrv: tuple[str, ...]
+    namesrv: tuple[str, ...]  # of the cluster
     listen: Address
+    # Gateways that run at the same time have different names. A gateway that starts again has the same name.
     name: str
-    advertised_host: str | None = None
-    advertised: AddressTemplate | None = None
+    advertised_host: str | None = None  # in routes; None: the address that the client connected to
+    advertised: AddressTemplate | None = None  # gives the whole addresses of brokers instead
     ports: Path | None = None
     broker_ports: Mapping[str, int] = field(default_factory=dict)
     has_vip_ports: bool = False
     reply_partition: int | None = None
+    # For the cluster: access key and secret key.
     credentials: tuple[str, str] | None = field(default=None, repr=False)
-    upstream_tls: ssl.SSLContext | None = None
-    proxy_line: bool = True
-    allowed_codes: frozenset[int] = frozenset()
-    lag_queues: int = LAG_QUEUES
+    upstream_tls: ssl.SSLContext | None = None  # for the cluster
+    proxy_line: bool = True  # brokers see the clients' addresses
+    allowed_codes: frozenset[int] = frozenset()  # of requests that pass although they are refused by default
+    lag_queues: int = LAG_QUEUES  # the most queues whose lags are in the metrics
     is_tls_permissive: bool = False
     proxies: tuple[Network, ...] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)

@@ -52,8 +52,9 @@ _READ_TIMEOUT_S = 30.0
 
 
 class RocketMqGroupsView(typing.Protocol):
-    """A view of RocketMQ's groups, which may lag behind the coordinator. The time that `groups` takes grows
-    with the number of groups, so it must not run on the event loop.
+    """A view of RocketMQ's groups, which may lag behind the coordinator.
+
+    The time that `groups` takes grows with the number of groups, so it must not run on the event loop.
     """
 
     def groups(self) -> list[GroupSnapshot]:
@@ -187,8 +188,9 @@ class Peers:
                 reporting.cancel()
 
     async def _join(self) -> set[str]:
-        """Join the next generation. Return the names of its gateways, or an empty set if another gateway is
-        the leader. Raises ClientError.
+        """Join the next generation. Raises ClientError.
+
+        Return the names of its gateways, or an empty set if another gateway is the leader.
         """
         joined = await self._coordinator.send(
             JoinGroup(
@@ -203,11 +205,11 @@ class Peers:
         )
         if joined.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
             self._member["member_id"] = ""
-        _check(joined.error_code)
+        _raise_on_error(joined.error_code)
         self._member = {"member_id": joined.member_id, "generation_id": joined.generation_id}
         synced = await self._coordinator.send(SyncGroup(**self._header(), **self._member), ANSWER_TIMEOUT_MS)
         if synced.error_code not in _ENDED:
-            _check(synced.error_code)
+            _raise_on_error(synced.error_code)
         return {member.metadata.decode(errors="replace") for member in joined.members}
 
     async def _stay(self) -> None:
@@ -236,8 +238,9 @@ class Peers:
             await asyncio.sleep(self._interval_s)
 
     async def _try_report(self, members: set[str]) -> bool:
-        """Report the gateways that are not members to their groups. Return False if the generation is over,
-        or the coordinator does not answer in time. Raises ClientError.
+        """Report the gateways that are not members to their groups. Raises ClientError.
+
+        Return False if the generation is over, or the coordinator does not answer in time.
 
         A gateway joins before it has clients. So if the generation lasts until the groups have been read, a
         living gateway that has connections in them is a member.
@@ -268,8 +271,7 @@ class Peers:
         return self._coordinator.header(GROUP_ID, _VERSION, self._gateway)
 
 
-def _check(error_code: ErrorCode) -> None:
-    """Raise ClientError if there is an error."""
+def _raise_on_error(error_code: ErrorCode) -> None:
     if error_code is not ErrorCode.NONE:
         raise ClientError(f"the gateway cannot join group {GROUP_ID}: {error_code.name}")
 

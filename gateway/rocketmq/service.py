@@ -58,8 +58,10 @@ class RocketmqGroupRequests:
         return self._parts.restart.gateway_start
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
-        """Join the group of all gateways, remove the connections of earlier starts from their groups, and
-        take over the brokers' request modes. Call this before the gateway listens. Raises ClientError.
+        """Join the group of all gateways, remove the connections of earlier starts, and take over the
+        brokers' request modes.
+
+        Call this before the gateway listens. Raises ClientError.
         """
         self._messages.start(self._deliver)
         self._following = asyncio.create_task(self._parts.peers.follow())
@@ -94,9 +96,7 @@ class RocketmqGroupRequests:
         await self._parts.facts.close()
 
     async def _take_over_modes(self, broker: BrokerAddress) -> None:
-        """Set the request modes that were set at the broker without this gateway, so that the coordinator
-        lacks them.
-        """
+        """Set the request modes that were set at the broker without this gateway."""
         modes = await self._parts.facts.request_modes(broker.address)
         for topic, of_groups in modes.items():
             for group_id, setting in of_groups.items():
@@ -112,11 +112,9 @@ class RocketmqGroupRequests:
                     coordinator.send(record)
 
     def _deliver(self, message: AnyToConnection) -> None:
-        """Deliver a message to its connection, unless it is for another gateway with the same reply
-        partition.
-        """
         session = self._sessions.get(message.connection)
         if session is None:
+            # It is for another gateway with the same reply partition.
             return
         if isinstance(message, CloseConnection):
             session.client.close(message.reason)
@@ -129,8 +127,9 @@ class RocketmqGroupRequests:
 def group_requests(
     options: RocketmqOptions, layout: TopicLayout, counts: RocketmqCounts
 ) -> Iterator[RocketmqGroupRequests]:
-    """Connect to the coordinator's topics, and yield the requests about groups. Raises ClientError if the
-    topics do not exist, and KafkaError if no broker of Kafka answers.
+    """Connect to the coordinator's topics, and yield the requests about groups.
+
+    Raises ClientError if the topics do not exist, and KafkaError if no broker of Kafka answers.
     """
     messages = ConnectionMessages()
     with (

@@ -97,10 +97,10 @@ class GroupSession:
         return FRAME_MAX_BYTES if code in FACT_CHANGES else 0
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
-        """Return the frame of the answer, or None for a one-way request. Calls must be in the order in which
-        the requests came, and need not wait for each other.
+        """Return the frame of the answer, or None for a one-way request.
 
-        `ask_broker` is called at most once. Raises its ConnectionError.
+        Calls must be in the order in which the requests came, and need not wait for each other. `ask_broker`
+        is called at most once. Raises its ConnectionError.
         """
         exchange = Exchange(request, body, ask_broker)
         if request.is_one_way and request.code not in _SAFE_ONE_WAY and await self._has_acls():
@@ -174,10 +174,12 @@ class GroupSession:
         return encode_frame(header, body)
 
     def _note_fingerprint(self, heartbeat: bodies.HeartbeatData, answers: Sequence[RegisterResponse]) -> None:
-        """Record if the coordinator knows the subscriptions of a heartbeat's fingerprint. The answer to a
-        heartbeat does not wait for this, because the client sends no other heartbeat before it has the
-        answer. If a rebalance needs another heartbeat meanwhile, brokers refuse the client's pulls, for ever
-        if its heartbeats are short. Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
+        """Record if the coordinator knows the subscriptions of a heartbeat's fingerprint.
+
+        The answer to a heartbeat does not wait for this, because the client sends no other heartbeat before
+        it has the answer. If a rebalance needs another heartbeat meanwhile, brokers refuse the client's
+        pulls, for ever if its heartbeats are short. Source:
+        MQClientInstance.sendHeartbeatToAllBrokerWithLock.
         """
         is_known = all(
             it.request and not it.is_sub_change and not (heartbeat.is_without_sub and it.is_new)
@@ -186,9 +188,7 @@ class GroupSession:
         self._known_fingerprint = heartbeat.heartbeat_fingerprint if is_known else None
 
     async def _unregister(self, exchange: Exchange) -> bytes:
-        """Unregister what this connection has registered. The records are sent before the broker gets the
-        request.
-        """
+        """Unregister what this connection has registered."""
         consumer = exchange.request.ext_fields.get(_CONSUMER_GROUP, "")
         producer = exchange.request.ext_fields.get("producerGroup", "")
         asked: list[asyncio.Future[UnregisterResponse]] = []
@@ -199,6 +199,7 @@ class GroupSession:
                 asked.append(self._send(UnregisterConsumer(**about, group_config=config)))
             if (client_id := self._registered.pop((RegisterProducer, producer), None)) is not None:
                 asked.append(self._send(UnregisterProducer(**self._about(producer, client_id))))
+        # The records are sent before the broker gets the request.
         header, body = await exchange.ask_broker()
         await exchange.wait_for(asked)
         return encode_frame(header, body)
@@ -221,8 +222,9 @@ class GroupSession:
         return exchange.answer(body=bodies.encode_consumer_list(found.consumer_id_list))
 
     async def _lock(self, exchange: Exchange) -> bytes:
-        """Answer from the grants if all queues are granted, while the coordinator renews the locks. If a
-        queue is not granted, or too many renewals are pending, wait for the coordinator first.
+        """Answer from the grants if all queues are granted, while the coordinator renews the locks.
+
+        If a queue is not granted, or too many renewals are pending, wait for the coordinator first.
         """
         wanted = bodies.decode_lock_batch(exchange.body)
         holder, queues = LockHolder(wanted.consumer_group, wanted.client_id), wanted.mq_set
@@ -260,9 +262,7 @@ class GroupSession:
         return exchange.answer()
 
     async def _query_assignment(self, exchange: Exchange) -> bytes:
-        """Answer with the client's queues. Without an answer of the coordinator the client keeps its queues.
-        After an error it would compute its share itself, for as long as it runs.
-        """
+        """Answer with the client's queues."""
         query = bodies.decode_query_assignment(exchange.body)
         async with self._order.turn((query.consumer_group,)):
             if (refusal := await self._refusal(exchange)) is not None:
@@ -278,14 +278,16 @@ class GroupSession:
                     topic_queues=await self._parts.facts.topic_queues(query.topic),
                 )
             )
+        # Without an answer the client keeps its queues. After an error it would compute its share itself, for
+        # as long as it runs.
         assignments = None
         if await exchange.wait_for([asked]):
             assignments = asked.result().message_queue_assignments
         return exchange.answer(body=bodies.encode_assignments(assignments))
 
     async def _set_mode(self, exchange: Exchange) -> bytes:
-        """Set the mode at the broker, which may refuse it, and then at the coordinator, whose mode is
-        used.
+        """Set the mode at the broker, which may refuse it, and then at the coordinator, whose mode
+        is used.
         """
         wanted = bodies.decode_set_message_request_mode(exchange.body)
         async with self._order.turn((wanted.consumer_group,)):
@@ -328,9 +330,7 @@ class GroupSession:
         return await self._parts.facts.has_acls(self.client.broker.address)
 
     async def _refusal(self, exchange: Exchange) -> bytes | None:
-        """Return the broker's refusal of a request that the coordinator answers, or None if the broker has no
-        ACLs or allows the request.
-        """
+        """Return the broker's refusal of a request that the coordinator answers, or None."""
         if not await self._has_acls():
             return None
         header, body = await exchange.ask_broker()
@@ -342,11 +342,11 @@ class GroupSession:
         return None if is_allowed else encode_frame(header, body)
 
     async def _unlock_refusal(self, exchange: Exchange, holder: LockHolder) -> bytes | None:
-        """Return the refusal of an unlock, or None. The broker does not answer a one-way request. So it is
-        allowed if the broker has allowed the group's heartbeats on this connection.
-        """
+        """Return the refusal of an unlock, or None."""
         if not exchange.request.is_one_way or not await self._has_acls():
             return await self._refusal(exchange)
+        # The broker does not answer a one-way request, but has allowed the group's heartbeats on this
+        # connection.
         if self._registered.get((RegisterConsumer, holder.group_id)) == holder.client_id:
             return None
         return exchange.answer(ResponseCode.NO_PERMISSION)

@@ -57,20 +57,17 @@ class ClientAuth(StrEnum):
 
 
 class SecuritySettings(Struct, frozen=True, kw_only=True):
-    """The security settings of a listener. `keystore` is the file of the certificate in PEM, or None for
-    plain text. `key` is the file of its key, or None if the key is in the same file. If `mechanisms` is None,
-    clients may use the mechanisms that have entries in the users and JWKS files.
-    """
+    """The security settings of a listener."""
 
-    keystore: Path | None = None
-    key: Path | None = None
+    keystore: Path | None = None  # the file of the certificate in PEM, None for plain text
+    key: Path | None = None  # the file of its key, None if the key is in the same file
     key_password: str | None = None
     truststore: Path | None = None
     client_auth: ClientAuth = ClientAuth.NONE
     mapper: PrincipalMapper = PrincipalMapper()
     users: Path | None = None
     jwks: Path | None = None
-    mechanisms: tuple[str, ...] | None = None
+    mechanisms: tuple[str, ...] | None = None  # None: those with entries in the users and JWKS files
     tokens: TokenSettings = TokenSettings()
     max_reauth_ms: int = 0
 
@@ -244,8 +241,9 @@ T = TypeVar("T")
 
 class ListenerSecurity:
     """The security of a gateway's listeners. Without settings they use plain text, and clients do not
-    authenticate. `certificates`, `users` and `tokens` are the contents of the files, each None without its
-    file.
+    authenticate.
+
+    `certificates`, `users` and `tokens` are the contents of the files, each None without its file.
     """
 
     def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
@@ -276,8 +274,9 @@ class ListenerSecurity:
         *,
         by_broker: bool = False,
     ) -> Self:
-        """Read the settings in `config`, and the files that are options of the command. Without `key`, the
-        file of the certificate also has the key. Raises SecurityError.
+        """Read the settings in `config`, and the files that are options of the command. Raises SecurityError.
+
+        Without `key`, the file of the certificate also has the key.
         """
         try:
             properties = {} if config is None else read_properties(config)
@@ -342,9 +341,7 @@ class ListenerSecurity:
 
 
 def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
-    """Return the files whose paths are given, read by the path of the first. Without a first path return
-    None.
-    """
+    """Return the files whose paths are given, read by the path of the first, or None without a first path."""
     first = paths[0]
     if first is None:
         return None

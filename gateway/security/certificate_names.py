@@ -58,9 +58,8 @@ def _escaped(value: str) -> str:
 
 
 def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """Return the value in DER: the bytes after the type, in the encoding of a name with only this
-    attribute.
-    """
+    """Return the value in DER."""
+    # The value is in the bytes after the type, in the encoding of a name with only this attribute.
     rest = x509.Name([attribute]).public_bytes()
     while rest[0] != _OBJECT_IDENTIFIER:
         rest = rest[_content_at(rest) :]
@@ -89,11 +88,9 @@ class NoMatchingRule(ValueError):
 
 
 class _Rule(Struct, frozen=True):
-    """A rule. If `pattern` is None, the rule returns the name itself. `replacement` has texts, and numbers of
-    the pattern's groups.
-    """
+    """A rule. `replacement` has texts, and numbers of the pattern's groups."""
 
-    pattern: re.Pattern[str] | None
+    pattern: re.Pattern[str] | None  # None: the rule returns the name itself
     replacement: tuple[str | int, ...] = ()
     case: str = ""
 
@@ -144,9 +141,10 @@ def _parse(rule: str) -> _Rule | None:
 
 
 def _parts(replacement: str, groups: int) -> list[str | int]:
-    """Split a replacement into texts and numbers of groups, as Java does. A backslash makes the next
-    character literal. `$12` is group 12 if there are 12 groups, else group 1 followed by a 2. With three
-    groups `$4` stays text. Raises InvalidRule.
+    """Split a replacement into texts and numbers of groups, as Java does. Raises InvalidRule.
+
+    A backslash makes the next character literal. `$12` is group 12 if there are 12 groups, else group 1
+    followed by a 2. With three groups `$4` stays text.
     """
     parts: list[str | int] = []
     at = 0

@@ -45,12 +45,11 @@ class Continues(Struct, frozen=True):
 
 
 class AuthenticationRefused(Struct, frozen=True):
-    """The authentication failed. `why` is for the log. `message` is for the client, and does not reveal which
-    part of the credentials is wrong. If `message` is None, the client gets a sentence that is the same for
-    all mechanisms.
-    """
+    """The authentication failed."""
 
-    why: str
+    why: str  # for the log
+    # For the client. It does not reveal which part of the credentials is wrong. None: a sentence that is the
+    # same for all mechanisms.
     message: str | None = None
 
 
@@ -119,7 +118,7 @@ class ScramExchange:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._users = users
-        self._first: _First | None = None
+        self._first: _FirstMessage | None = None
 
     def evaluate(self, message: bytes) -> ExchangeResult:
         """Evaluate the first message, and then the last one."""
@@ -143,10 +142,10 @@ class ScramExchange:
                 f"user {quoted(name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
-        self._first = first = _First(self._users, self._mechanism, name, match)
+        self._first = first = _FirstMessage(self._users, self._mechanism, name, match)
         return Continues(first.reply.encode())
 
-    def _decide(self, text: str, first: "_First") -> ExchangeResult:
+    def _decide(self, text: str, first: "_FirstMessage") -> ExchangeResult:
         match = _FINAL.fullmatch(text)
         if match is None:
             return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
@@ -175,7 +174,7 @@ class ScramExchange:
         return hmac.compare_digest(stored_key, credential.stored_key) & (len(proof) == len(signature))
 
 
-class _First:
+class _FirstMessage:
     """The client's first message and the reply to it, against which the last message is checked."""
 
     def __init__(self, users: Users, mechanism: str, name: str, match: re.Match[str]) -> None:
@@ -268,9 +267,7 @@ class TokenValidator:
         return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature. Claims may have any type and size, so any
-        error that they cause refuses the token. Raises InvalidToken.
-        """
+        """Return the claims of a token with a valid signature. Raises InvalidToken."""
         refused = InvalidToken("no key of the JWKS file fits it")
         try:
             header = jwt.get_unverified_header(token)
@@ -280,6 +277,7 @@ class TokenValidator:
                         return self._decode(token, key)
                     except InvalidSignatureError as error:
                         refused = InvalidToken(type(error).__name__)
+        # Claims may have any type and size, so any error that they cause refuses the token.
         except Exception as error:
             raise InvalidToken(type(error).__name__) from error
         raise refused
@@ -303,8 +301,6 @@ class TokenValidator:
 
 
 class _Key(Struct, frozen=True):
-    """A public key, and the algorithms of its signatures."""
-
     key_id: object
     key: Any
     algorithms: tuple[str, ...]

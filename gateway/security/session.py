@@ -153,8 +153,9 @@ class ClientSession:
         self._expires_at_s = None if lifetime_ms is None else self._clock() + lifetime_ms / MS_PER_S
 
     def _may_begin_again(self) -> bool:
-        """Return True if the client may authenticate again. As in Kafka, only a session that expires is
-        renewed, at most once a second.
+        """Return True if the client may authenticate again.
+
+        As in Kafka, only a session that expires is renewed, at most once a second.
         """
         now_s = self._clock()
         begun_at_s = self._begun_again_at_s
@@ -199,7 +200,6 @@ class _OtherMechanism:
         )
 
     def evaluate(self, _: bytes) -> ExchangeResult:
-        """Refuse the client."""
         return AuthenticationRefused("re-authentication with another mechanism", self._message)
 
 

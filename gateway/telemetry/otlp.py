@@ -154,13 +154,13 @@ class _Part:
 
 
 class _Reader:
-    """A reader of the messages of one payload. `_left` is the number of fields that may follow."""
+    """A reader of the messages of one payload."""
 
     __slots__ = ("_data", "_left")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._left = FIELDS_MAX
+        self._left = FIELDS_MAX  # fields that may follow
 
     def resource_metrics(self, part: _Part) -> ResourceMetrics:
         attributes: dict[str, str] = {}

@@ -66,8 +66,10 @@ class MetricsSubscription:
         return [PREFIX + name for name in METRICS]
 
     def id_for(self, client_instance_id: UUID) -> int:
-        """Return the id of the subscription for this client, a 32-bit number. As in Kafka, the id depends
-        only on the subscription and the client, so a client may push through any gateway.
+        """Return the id of the subscription for this client, a 32-bit number.
+
+        As in Kafka, the id depends only on the subscription and the client, so a client may push through any
+        gateway.
         """
         content = f"{self.requested_metrics}{self.interval_ms}".encode()
         number = crc32(client_instance_id.bytes, crc32(content))
@@ -119,8 +121,10 @@ class ClientMetricsInstance:
         return ErrorCode.NONE
 
     def accept_push(self, now_s: float, interval_s: float, *, is_terminating: bool) -> int:
-        """Accept or refuse a PushTelemetry before its content is read. Return its error, or 0. The first push
-        after a subscription may come at any time, and so may the client's terminating push, the last one.
+        """Accept or refuse a PushTelemetry before its content is read. Return its error, or 0.
+
+        The first push after a subscription may come at any time, and so may the client's terminating push,
+        the last one.
         """
         if self._is_terminating:
             return ErrorCode.INVALID_REQUEST
@@ -161,9 +165,8 @@ class Pusher(TypedDict):
 
 
 def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
-    """Return the record of a push, or None if the push has no member id or none of the requested metrics. A
-    client that gets its member id while it builds a push may send two ids. The last id counts.
-    """
+    """Return the record of a push, or None if the push has no member id or none of the requested metrics."""
+    # A client that gets its member id while it builds a push may send two ids. The last id counts.
     attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
     if attributes is None:
         return None
@@ -194,9 +197,7 @@ def _member_id(attributes: Mapping[str, str]) -> str:
 
 
 def _has_value(values: Mapping[str, float], name: str) -> bool:
-    """Return True if the metric has a value. Clients send NaN for an average of nothing, and -1 if there was
-    no event.
-    """
+    # Clients send NaN for an average of nothing, and -1 if there was no event.
     return name in values and isfinite(values[name]) and values[name] >= 0
 
 
@@ -251,7 +252,6 @@ class TelemetryWriter:
             self._producer.flush(0)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        """Receive the outcome of a write, in `poll` or `flush`."""
         if error is not None and not self._is_closing:
             self._dropped.add(error=error.str())
 

@@ -23,8 +23,10 @@ Rewrite = Callable[[RequestHeader, bytes], Awaitable[bytes]]
 
 
 class CachedApiVersions:
-    """A cache of ApiVersions responses. For each version a response is requested at most every AGE_MAX_S,
-    from any broker, as the gateway's own principal.
+    """A cache of ApiVersions responses.
+
+    For each version a response is requested at most every AGE_MAX_S, from any broker, as the gateway's own
+    principal.
     """
 
     def __init__(self, cluster: Cluster) -> None:

@@ -58,25 +58,21 @@ class AllTopics:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A broker's answer about a name or an id, to the request with the number `number`. With `is_absent` no
-    topic has the key. If `topic` is None without `is_absent`, the broker returned another error.
-    """
+    """A broker's answer about a name or an id."""
 
-    topic: ClusterTopic | None
+    topic: ClusterTopic | None  # None without `is_absent`: the broker returned another error
     at_s: float
-    number: int
-    is_absent: bool = False
+    number: int  # of the request
+    is_absent: bool = False  # no topic has the name or id
 
 
 class _Lookup(dict[K, _Answer]):
-    """The latest answers by key: a name or an id. `request` builds the entry of a key in a Metadata request.
-    `awaited` are the keys for which callers wait. They share one request.
-    """
+    """The latest answers by key: a name or an id. `request` builds a key's entry in a Metadata request."""
 
     def __init__(self, request: Callable[[K], codec.Fields]) -> None:
         super().__init__()
         self.request = request
-        self.awaited: dict[K, None] = {}
+        self.awaited: dict[K, None] = {}  # keys for which callers wait; they share one request
 
     def is_stale(self, key: K, age_max_s: float) -> bool:
         """Return True if the key has to be requested."""
@@ -85,7 +81,7 @@ class _Lookup(dict[K, _Answer]):
             return True
         return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
 
-    def is_since(self, key: K, number: int) -> bool:
+    def has_answer_since(self, key: K, number: int) -> bool:
         """Return True if the key has an answer to a request with a higher number."""
         return key in self and self[key].number > number
 
@@ -100,21 +96,22 @@ class _Lookup(dict[K, _Answer]):
         return found
 
     def forget_stale(self) -> None:
-        """If there are many answers, remove the stale answers, and then the oldest answers without a topic,
-        because clients choose their names.
-        """
+        """If there are many answers, remove the stale ones, and then the oldest without a topic."""
         if len(self) > _CACHED_MAX:
             for key in [key for key in self if self.is_stale(key, TOPIC_AGE_MAX_S)]:
                 del self[key]
+            # Clients choose these names.
             absent = [key for key, answer in self.items() if answer.topic is None]
             for key in absent[: max(0, len(absent) - _CACHED_MAX)]:
                 del self[key]
 
 
 class Cluster:
-    """A client of the brokers that requests metadata and caches it. One request runs at a time. Callers that
-    wait meanwhile share the next request and its failure, so the number of requests does not grow with the
-    number of callers. Tenants whose names do not fit into one request take turns.
+    """A client of the brokers that requests metadata and caches it.
+
+    One request runs at a time. Callers that wait meanwhile share the next request and its failure, so the
+    number of requests does not grow with the number of callers. Tenants whose names do not fit into one
+    request take turns.
 
     `nodes` has the address of every broker ever seen, by id. `live` has the ids in the latest metadata.
     `access` has the gateway's own principal.
@@ -176,7 +173,9 @@ class Cluster:
 
     def addresses(self) -> list[Address]:
         """Return the addresses of the live brokers in a random order, and then those of the bootstrap
-        servers. So clients are spread over the brokers, and do not all wait for a broker that hangs.
+        servers.
+
+        So clients are spread over the brokers, and do not all wait for a broker that hangs.
         """
         live = random.sample(self.live, len(self.live))
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
@@ -184,14 +183,16 @@ class Cluster:
     async def topics(
         self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[str, ClusterTopic]:
-        """Return the existing topics of these names, by metadata no older than `age_max_s`. Invalid names are
-        not requested, because other callers share the request and its failure. Raises UpstreamLost.
+        """Return the existing topics of these names, by metadata no older than `age_max_s`. Raises
+        UpstreamLost.
         """
+        # Invalid names are not requested, because other callers share the request and its failure.
         return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
     async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
-        """Return the topic of each name, or None if a broker answered that it is absent. A name with another
-        error is omitted. The metadata is no older than `age_max_s`. Raises UpstreamLost.
+        """Return the topic of each name, or None if a broker answered that it is absent. Raises UpstreamLost.
+
+        A name with another error is omitted. The metadata is no older than `age_max_s`.
         """
         wanted = list(dict.fromkeys(names))
         found: dict[str, ClusterTopic | None] = dict(await self.topics(wanted, age_max_s))
@@ -244,13 +245,12 @@ class Cluster:
             self._upstream = None
 
     async def _find(self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic]:
-        """Return the existing topics of these keys. Many keys are looked up in parts, between which other
-        tasks run.
-        """
+        """Return the existing topics of these keys."""
         left, found = iter(keys), dict[K, ClusterTopic]()
         while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
             found |= await self._find_part(lookup, part, age_max_s)
             if len(part) == _LOOKED_UP_AT_ONCE:
+                # Other tasks run between the parts.
                 await asyncio.sleep(0)
         return found
 
@@ -267,7 +267,7 @@ class Cluster:
                 own = [
                     key
                     for key in stale
-                    if lookup.is_stale(key, age_max_s) and not lookup.is_since(key, arrived)
+                    if lookup.is_stale(key, age_max_s) and not lookup.has_answer_since(key, arrived)
                 ]
                 own += [key for key in wanted if key not in lookup and key not in stale]
                 if own:
@@ -285,14 +285,16 @@ class Cluster:
         with self._running(arrived):
             await self._metadata([lookup.request(key) for key in keys])
         for key in keys:
-            if not lookup.is_since(key, self._last_number - 1):
+            if not lookup.has_answer_since(key, self._last_number - 1):
                 lookup[key] = _Answer(None, _now_s(), self._last_number)
 
     @contextmanager
     def _running(self, arrived: int) -> Iterator[None]:
-        """Mark a request as running. `arrived` is the number of the last request when the caller began to
-        wait. Raises UpstreamLost if a later request has failed, because the caller's request would probably
-        fail, too, and other callers would wait for it.
+        """Mark a request as running.
+
+        `arrived` is the number of the last request when the caller began to wait. Raises UpstreamLost if a
+        later request has failed, because the caller's request would probably fail, too, and other callers
+        would wait for it.
         """
         if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
@@ -367,8 +369,10 @@ def _now_s() -> float:
 
 
 class InternalTopics:
-    """The coordinator's own topics, `own`. `names` are the topics that clients see as internal: all of `own`,
-    or none with `exposed`. Patterns never match a topic of `own`, as for the topic watcher.
+    """The coordinator's own topics, `own`.
+
+    `names` are the topics that clients see as internal: all of `own`, or none with `exposed`. Patterns never
+    match a topic of `own`, as for the topic watcher.
     """
 
     def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:

@@ -177,11 +177,9 @@ class Upstream:
             raise self._lost(f"its response is malformed: {error}") from error
 
     async def request(self, message: bytes) -> bytes:
-        """Authenticate again if that is due, send a request, and return the response. No other request may be
-        in flight. Raises UpstreamLost.
+        """Authenticate again if that is due, send a request, and return the response. Raises UpstreamLost.
 
-        After any exception, including cancellation, the connection is closed, because a late response would
-        be mistaken for the response to the next request.
+        No other request may be in flight.
         """
         try:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
@@ -190,6 +188,7 @@ class Upstream:
                 await self.send(message)
                 return await self.receive()
         except BaseException as error:
+            # A late response would be mistaken for the response to the next request.
             self.close()
             if isinstance(error, TimeoutError):
                 raise self._lost(f"no answer within {self._limits.upstream_timeout_s:g} s") from error

@@ -27,15 +27,12 @@ class CannotRead(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SaslReply:
-    """The broker's response to a SASL request, and its meaning. `accepted` is the user whom the broker has
-    authenticated, or None. `lifetime_ms` is the lifetime of the session, or 0 if it has no end. `failed` is
-    the reason to disconnect the client after the response, or None.
-    """
+    """The broker's response to a SASL request, and its meaning."""
 
     response: bytes
-    accepted: str | None = None
-    lifetime_ms: int = 0
-    failed: str | None = None
+    accepted: str | None = None  # the user whom the broker has authenticated
+    lifetime_ms: int = 0  # of the session, 0 if it has no end
+    failed: str | None = None  # the reason to disconnect the client after the response
 
 
 class PassedSasl:
@@ -103,9 +100,10 @@ class PassedSasl:
         return SaslReply(response, name, answer.session_lifetime_ms)
 
     def _is_end(self, auth_bytes: bytes) -> bool:
-        """Return True if the broker's answer without an error is the last of the exchange. The last answer of
-        SCRAM has the broker's signature. An answer of OAUTHBEARER is empty, unless it has an error, which the
-        client has to answer.
+        """Return True if the broker's answer without an error is the last of the exchange.
+
+        The last answer of SCRAM has the broker's signature. An answer of OAUTHBEARER is empty, unless it has
+        an error, which the client has to answer.
         """
         if str(self._mechanism).startswith("SCRAM-"):
             return auth_bytes.startswith(b"v=")

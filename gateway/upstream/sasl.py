@@ -41,9 +41,10 @@ class ClientExchange(Protocol):
 
 
 class Sasl:
-    """The gateway's own SASL credentials. `settings` have kafka-python's names, such as `sasl_mechanism`. A
-    user name for SCRAM is already escaped (RFC 5802, section 5.1). Raises ClientConfigError for an unknown
-    mechanism.
+    """The gateway's own SASL credentials. Raises ClientConfigError for an unknown mechanism.
+
+    `settings` have kafka-python's names, such as `sasl_mechanism`. A user name for SCRAM is already escaped
+    (RFC 5802, section 5.1).
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

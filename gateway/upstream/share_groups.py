@@ -42,7 +42,7 @@ class Coordinators(StrEnum):
 
 
 class ShareGroups:
-    """The coordinators of share groups, and the leaders of the brokers' offsets topic if the brokers are in
+    """The coordinators of share groups, and the leaders of the brokers' offsets topic if brokers are in
     charge.
 
     The leaders are requested in the background, so no request waits for them. A client that is sent to the
@@ -99,8 +99,10 @@ class ShareGroups:
         self._found_s = None
 
     def refresh_leaders(self, group_id: str) -> None:
-        """Request the leaders in the background if they are stale. If the offsets topic does not exist, the
-        request creates it, as a client's search for this group's coordinator would.
+        """Request the leaders in the background if they are stale.
+
+        If the offsets topic does not exist, the request creates it, as a client's search for this group's
+        coordinator would.
         """
         age_max_s = _AGE_MAX_S if self._leaders else _ABSENT_AGE_MAX_S
         is_fresh = self._found_s is not None and _now_s() - self._found_s <= age_max_s

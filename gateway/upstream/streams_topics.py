@@ -34,18 +34,18 @@ UpstreamLost.
 
 
 class _Failure(Struct, frozen=True):
-    """The reason why a topic was not created, remembered until a time of the event loop. With `is_denied` the
-    topic may be requested again before.
-    """
+    """The reason why a topic was not created, remembered until a time of the event loop."""
 
     reason: str
-    is_denied: bool
+    is_denied: bool  # the topic may be requested again before
     until_s: float
 
 
 class StreamsTopics:
-    """The creation of internal topics. A principal does not request topics again that it is creating, or that
-    it could not create a short time ago.
+    """The creation of internal topics.
+
+    A principal does not request topics again that it is creating, or that it could not create a short time
+    ago.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -66,9 +66,10 @@ class StreamsTopics:
         ask: AskBroker | None,
         remembered_s: float,
     ) -> None:
-        """Create topics for a client in the background, by requests of the client (`ask`) or of the gateway's
-        own principal. A broker's refusal is remembered for `remembered_s`. A lost connection is not
-        remembered.
+        """Create topics for a client in the background.
+
+        The requests are the client's (`ask`), or of the gateway's own principal. A broker's refusal is
+        remembered for `remembered_s`. A lost connection is not remembered.
         """
         wanted = [topic for topic in topics if self._may_request(principal, topic.name)]
         if not wanted:
@@ -129,9 +130,7 @@ class StreamsTopics:
             self._not_created.add(topics=not_created, error=first)
 
     async def _request(self, topics: Sequence[CreatableStreamsTopic], ask: AskBroker) -> Sequence[Any]:
-        """Request the creation of topics. Return the results (CreatableTopicResult). Raises UpstreamLost,
-        TimeoutError.
-        """
+        """Request the creation of topics. Raises UpstreamLost, TimeoutError."""
         timeout_s = self._cluster.limits.upstream_timeout_s
         if len(topics) > offload.LONG:
             body = await offload.run(_body, topics, timeout_s)

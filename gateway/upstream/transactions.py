@@ -31,9 +31,11 @@ CONNECTIONS_PER_BROKER = 8
 
 
 class OwnRequests:
-    """The gateway's own requests to brokers by node id. Each broker has at most CONNECTIONS_PER_BROKER
-    connections, each with one request at a time. Idle connections stay open. An idle connection may have
-    ended unnoticed, so requests may be sent twice and have to be repeatable.
+    """The gateway's own requests to brokers by node id.
+
+    Each broker has at most CONNECTIONS_PER_BROKER connections, each with one request at a time. Idle
+    connections stay open. An idle connection may have ended unnoticed, so requests may be sent twice and have
+    to be repeatable.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -131,10 +133,10 @@ class MarkersEnd(NamedTuple):
 
 
 class Transactions:
-    """Requests about clients' transactions. `warning` is for problems that an operator has to fix.
+    """Requests about clients' transactions.
 
     A request waits while its coordinator or leader moves to another broker, so callers have to limit the
-    time.
+    time. `warning` is for problems that an operator has to fix.
     """
 
     def __init__(self, cluster: Cluster, layout: TopicLayout) -> None:
@@ -153,8 +155,9 @@ class Transactions:
         return partition_of(group_id, self._partitions)
 
     async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
-        """Add a markers partition to a transaction by a request to this broker, or to any broker if `node_id`
-        is None. Return the error code. Raises UpstreamLost.
+        """Add a markers partition to a transaction, and return the error code. Raises UpstreamLost.
+
+        The request goes to this broker, or to any broker if `node_id` is None.
         """
         body = {
             "v3_and_below_transactional_id": producer.transactional_id,

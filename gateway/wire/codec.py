@@ -56,7 +56,7 @@ class NewerApiKey(IntEnum):
     UnregisterController = 94
 
 
-def _newer(message: type[ApiMessage], patch: Patch) -> Any:
+def _patched_class(message: type[ApiMessage], patch: Patch) -> Any:
     """Return a class of the same name with the patched definition. kafka-python's clients keep the
     original.
     """
@@ -119,12 +119,12 @@ NEWER_MESSAGES: tuple[Any, ...] = (
         for name in _OLDER_MESSAGES
         for side in ("Request", "Response")
     ),
-    _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
-    _newer(metadata.ApiVersionsResponse, _up_to(5)),
-    _newer(admin.DeleteGroupsRequest, _up_to(3)),
-    _newer(admin.DeleteGroupsResponse, _with_error_messages),
-    _newer(producer.TxnOffsetCommitRequest, _topics_by_id),
-    _newer(producer.TxnOffsetCommitResponse, _topics_by_id),
+    _patched_class(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
+    _patched_class(metadata.ApiVersionsResponse, _up_to(5)),
+    _patched_class(admin.DeleteGroupsRequest, _up_to(3)),
+    _patched_class(admin.DeleteGroupsResponse, _with_error_messages),
+    _patched_class(producer.TxnOffsetCommitRequest, _topics_by_id),
+    _patched_class(producer.TxnOffsetCommitResponse, _topics_by_id),
 )
 
 
@@ -162,8 +162,9 @@ _FREQUENT = frozenset(
 
 
 def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
-    """Decode the body of a request that the gateway answers. Unknown tagged fields are ignored, as by a
-    broker. `pause` is as in `SchemaReader.read`. Raises ProtocolError.
+    """Decode the body of a request that the gateway answers. Raises ProtocolError.
+
+    Unknown tagged fields are ignored, as by a broker. `pause` is as in `SchemaReader.read`.
     """
     return _reader(REQUESTS[header.api_key], header.api_version, True).read(
         message, _body_at(header, message), pause
@@ -171,8 +172,9 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
 
 
 def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
-    """Decode the body of a request that passes to a broker. `pause` is as in `SchemaReader.read`. Raises
-    ProtocolError, also for an unknown tagged field, which the broker may know.
+    """Decode the body of a request that passes to a broker. `pause` is as in `SchemaReader.read`.
+
+    Raises ProtocolError, also for an unknown tagged field, which the broker may know.
     """
     at = _body_at(header, message)
     if at > header.client_id_end + 1:
@@ -195,8 +197,10 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
-    """Encode a response in parts. The entries of an `EncodedList`, which is the last field, are one of the
-    parts, so many responses can share the entries without a copy.
+    """Encode a response in parts.
+
+    The entries of an `EncodedList`, which is the last field, are one of the parts, so many responses can
+    share the entries without a copy.
     """
     lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
     name, last = next(lists, ("", None))
@@ -222,7 +226,7 @@ def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
 ) -> bytes:
     """Encode a request of the gateway, with its header and without the frame's size."""
-    request = _message(REQUESTS[api_key], body, version=api_version)
+    request = _build_message(REQUESTS[api_key], body, version=api_version)
     request.with_header(correlation_id=correlation_id, client_id=client_id)
     return bytes(request.encode(header=True))
 
@@ -238,8 +242,9 @@ def encode_frequent(
 
 
 def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Pause | None = None) -> Any:
-    """Decode a response like `decode_response`, in a third of the time. The message has only the fields of
-    this version. `pause` is as in `SchemaReader.read`. Raises ProtocolError.
+    """Decode a response like `decode_response`, in a third of the time. Raises ProtocolError.
+
+    The message has only the fields of this version. `pause` is as in `SchemaReader.read`.
     """
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
@@ -282,14 +287,13 @@ def _encoder(kind: Any, api_version: int) -> SchemaEncoder:
 
 
 def _encode_body(api_key: int, api_version: int, response: Fields) -> bytes:
-    return bytes(_message(RESPONSES[api_key], response, version=api_version).encode())
+    return bytes(_build_message(RESPONSES[api_key], response, version=api_version).encode())
 
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    """Encode a response that is only an error code. The result is cached, because Heartbeat, the most
-    frequent request, has only a few different responses.
-    """
+    """Encode a response that is only an error code."""
+    # Cached, because Heartbeat, the most frequent request, has only a few different responses.
     return _encode_body(api_key, api_version, {"error_code": error_code})
 
 
@@ -304,7 +308,7 @@ def _response_tags(api_key: int, api_version: int) -> bytes:
     return bytes(header[_CORRELATION_ID_BYTES:])
 
 
-def _message(kind: Any, fields: Fields, **version: int) -> Any:
+def _build_message(kind: Any, fields: Fields, **version: int) -> Any:
     """Build a message of this kind, or a part of one, from nested mappings."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
 
@@ -313,8 +317,8 @@ def _value(field: Any, value: Any) -> Any:
     if value is None:
         return None
     if field.is_struct_array():
-        return [_message(field.data_class, item) for item in value]
-    return _message(field.data_class, value) if field.is_struct() else value
+        return [_build_message(field.data_class, item) for item in value]
+    return _build_message(field.data_class, value) if field.is_struct() else value
 
 
 # Kafka's error codes that only the gateway returns. Source: org.apache.kafka.common.protocol.Errors.

@@ -174,8 +174,9 @@ def _with_unknown_tag(tags: bytes) -> bytes:
 
 
 def _without_endpoints(tail: bytes) -> bytes:
-    """Hide the addresses of a ShareFetch response, which are its last array, before the tagged fields. They
-    become the value of a tagged field after an empty array, so the response keeps its size.
+    """Hide the addresses of a ShareFetch response, which are its last array, before the tagged fields.
+
+    They become the value of a tagged field after an empty array, so the response keeps its size.
     """
     length, _ = read_varint(tail, 0)
     if length <= 1:
@@ -192,67 +193,67 @@ def _without_endpoints(tail: bytes) -> bytes:
 
 def _fetch_response() -> _Walk:
     """Walk up to the tagged fields of the response itself."""
-    yield from _tags((yield _BEGINNING_BYTES)[-1])
-    for _ in range((yield from _length((yield _FETCH_TOP_BYTES)[-1])) - 1):
+    yield from _skip_tags((yield _BEGINNING_BYTES)[-1])
+    for _ in range((yield from _read_length((yield _FETCH_TOP_BYTES)[-1])) - 1):
         partitions = _TOPIC.unpack((yield _TOPIC.size))[1]
-        for _ in range((yield from _length(partitions)) - 1):
-            for _ in range((yield from _length((yield _PARTITION_BYTES)[-1])) - 1):
-                yield from _tags((yield _ABORTED_BYTES)[-1])
-            yield from _sized((yield _REPLICA_BYTES)[-1])
-            yield from _tags((yield 1)[0])
-        yield from _tags((yield 1)[0])
+        for _ in range((yield from _read_length(partitions)) - 1):
+            for _ in range((yield from _read_length((yield _PARTITION_BYTES)[-1])) - 1):
+                yield from _skip_tags((yield _ABORTED_BYTES)[-1])
+            yield from _skip_sized((yield _REPLICA_BYTES)[-1])
+            yield from _skip_tags((yield 1)[0])
+        yield from _skip_tags((yield 1)[0])
 
 
 def _share_response(header: RequestHeader, handler: ShareResponseHandler) -> _Walk:
     """Walk up to the addresses of brokers."""
     is_fetch = header.api_key == ApiKey.ShareFetch
     has_lock = is_fetch or header.api_version >= _FIRST_ACKNOWLEDGE_WITH_LOCK
-    yield from _tags((yield _BEGINNING_BYTES)[-1])
+    yield from _skip_tags((yield _BEGINNING_BYTES)[-1])
     error_code, message = _TOP.unpack((yield _TOP.size))
-    yield from _sized(message)
+    yield from _skip_sized(message)
     handler.begin(error_code, _LOCK.unpack((yield _LOCK.size))[0] if has_lock else None)
-    for _ in range((yield from _length((yield 1)[0])) - 1):
+    for _ in range((yield from _read_length((yield 1)[0])) - 1):
         topic_id, partitions = _TOPIC.unpack((yield _TOPIC.size))
-        for _ in range((yield from _length(partitions)) - 1):
+        for _ in range((yield from _read_length(partitions)) - 1):
             yield from _share_partition(handler, topic_id, is_fetch=is_fetch)
-        yield from _tags((yield 1)[0])
+        yield from _skip_tags((yield 1)[0])
     handler.end()
 
 
 def _share_partition(handler: ShareResponseHandler, topic_id: bytes, *, is_fetch: bool) -> _Walk:
     partition, error_code, message = _SHARE_PARTITION.unpack((yield _SHARE_PARTITION.size))
-    yield from _sized(message)
+    yield from _skip_sized(message)
     if is_fetch:  # the first error is of the records
         error_code, message = _ACKNOWLEDGED.unpack((yield _ACKNOWLEDGED.size))
-        yield from _sized(message)
+        yield from _skip_sized(message)
     handler.acknowledged(topic_id, partition, error_code)
-    yield from _tags((yield _LEADER_BYTES)[-1])
+    yield from _skip_tags((yield _LEADER_BYTES)[-1])
     if is_fetch:
-        yield from _sized((yield 1)[0])
-        for _ in range((yield from _length((yield 1)[0])) - 1):
+        yield from _skip_sized((yield 1)[0])
+        for _ in range((yield from _read_length((yield 1)[0])) - 1):
             first, last, delivery_count, tags = _ACQUIRED.unpack((yield _ACQUIRED.size))
             handler.acquired(topic_id, partition, first, last, delivery_count)
-            yield from _tags(tags)
-    yield from _tags((yield 1)[0])
+            yield from _skip_tags(tags)
+    yield from _skip_tags((yield 1)[0])
 
 
-def _sized(byte: int) -> _Walk:
+def _skip_sized(byte: int) -> _Walk:
     """Skip a string or records, whose length begins with this byte. Null has the length 0."""
-    size = (yield from _length(byte)) - 1
+    size = (yield from _read_length(byte)) - 1
     if size > 0:
         yield -size
 
 
-def _tags(byte: int) -> _Walk:
+def _skip_tags(byte: int) -> _Walk:
     """Skip tagged fields, whose number begins with this byte."""
-    for _ in range((yield from _length(byte))):
-        yield from _length((yield 1)[0])
-        size = yield from _length((yield 1)[0])
+    for _ in range((yield from _read_length(byte))):
+        yield from _read_length((yield 1)[0])
+        size = yield from _read_length((yield 1)[0])
         if size:
             yield -size
 
 
-def _length(byte: int) -> _Length:
+def _read_length(byte: int) -> _Length:
     """Return a number that begins with this byte."""
     value, shift = byte & 0x7F, 7
     while byte >= 0x80:

@@ -58,8 +58,9 @@ async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
 
 
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
-    """Decode a response to the gateway itself, as `codec.decode_frequent` does. It does not use up the turn
-    of a tenant, because several tenants may wait for it.
+    """Decode a response to the gateway itself, as `codec.decode_frequent` does.
+
+    It does not use up the turn of a tenant, because several tenants may wait for it.
     """
     if len(response) <= AT_ONCE_BYTES:
         return codec.decode_frequent(api_key, api_version, response)

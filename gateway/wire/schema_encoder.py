@@ -35,16 +35,20 @@ class EncodedList(msgspec.Struct, frozen=True):
 
 
 class SchemaEncoder:
-    """An encoder of one version of a message. `schema` is Kafka's JSON for the message. Raises ValueError for
-    types other than numbers, strings, ids, structures and lists of numbers or structures.
+    """An encoder of one version of a message. `schema` is Kafka's JSON for the message.
+
+    Raises ValueError for types other than numbers, strings, ids, structures and lists of numbers or
+    structures.
     """
 
     def __init__(self, schema: Schema, version: int) -> None:
         self._write = _structure(schema, version, in_versions(schema["flexibleVersions"], version))
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
-        """Encode a body. Fields that the version lacks are left out, and missing fields get their default.
-        Raises struct.error for numbers that are too large and strings that are too long.
+        """Encode a body.
+
+        Fields that the version lacks are left out, and missing fields get their default. Raises struct.error
+        for numbers that are too large and strings that are too long.
         """
         out = bytearray()
         self._write(out, fields)

@@ -25,8 +25,10 @@ class ParkedMemoryLimit:
         self.bytes = 0
 
     def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
-        """Count a request until `remove` is called with the returned number. `shrink` calls `give_up` to end
-        the request. Of several requests with the same size, the latest is given up first.
+        """Count a request until `remove` is called with the returned number.
+
+        `shrink` calls `give_up` to end the request. Of several requests with the same size, the latest is
+        given up first.
         """
         number = next(self._numbers)
         self._by_number[number] = request_bytes, give_up
@@ -62,8 +64,9 @@ SMALL_BYTES = 16 * 1024
 
 
 class LargeRequestRate:
-    """A rate limit on large requests: `rate` bytes a second, after a burst of `burst` bytes. Waiting tenants
-    take turns. A client that has gone loses its turn.
+    """A rate limit on large requests: `rate` bytes a second, after a burst of `burst` bytes.
+
+    Waiting tenants take turns. A client that has gone loses its turn.
     """
 
     def __init__(self, rate: float, burst: float) -> None:

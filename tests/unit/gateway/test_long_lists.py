@@ -169,7 +169,7 @@ async def test_batched_list_equals_that_of_the_general_codec(world: GatewayFixtu
         await client.send(LIST, version)
         shown = {"protocol_type": "", "group_state": "Empty", "group_type": "classic"}
         body = {"groups": [{"group_id": group.group_id, **shown} for group in known(number)]}
-        message = codec._message(codec.RESPONSES[LIST], body, version=version)
+        message = codec._build_message(codec.RESPONSES[LIST], body, version=version)
         encoded = await client.receive_bytes()
         assert encoded[5 if version >= 3 else 4 :] == bytes(message.encode())
 
