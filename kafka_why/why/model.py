@@ -165,13 +165,15 @@ class TaskMoves(Struct, frozen=True, kw_only=True):
 
 class StreamsNow(Struct, frozen=True, kw_only=True):
     """The reasons why members of a streams group have no tasks, and why the application may end. `not_ready`
-    says why the topology is not valid. The times are those since when this holds.
+    says why the topology is not valid. The times are those since when this holds. Until `delayed_until_ms`,
+    which may be over, the first target waits for more members.
     """
 
     not_ready: str | None = None
     not_ready_since_ms: int = 0
     shutdown_requested_by: str | None = None
     shutdown_at_ms: int = 0
+    delayed_until_ms: int | None = None
 
 
 class AwaitedPartitions(Struct, frozen=True):

@@ -100,6 +100,7 @@ def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
     since_ms = 0
     shutdown: HistoryEntry | None = None
     last: HistoryEntry | None = None
+    delayed_until_ms: int | None = None
     for event in entries:
         last = event
         if event.group_type != STREAMS:
@@ -109,6 +110,10 @@ def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
         elif event.type is EntryType.GROUP_EPOCH_BUMPED or event.rule == _NO_TASKS:
             since_ms = event.at_ms if not_ready is None else since_ms
             not_ready = event
+        if event.type is EntryType.ASSIGNMENT_DELAYED:
+            delayed_until_ms = event.deadline_ms
+        elif event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
+            delayed_until_ms = None
         if event.type is EntryType.SHUTDOWN_REQUESTED:
             shutdown = event
         elif event.to_state == ConsumerGroupState.EMPTY:
@@ -120,6 +125,7 @@ def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
         not_ready_since_ms=since_ms,
         shutdown_requested_by=None if shutdown is None else shutdown.member_id,
         shutdown_at_ms=0 if shutdown is None else shutdown.at_ms,
+        delayed_until_ms=delayed_until_ms,
     )
 
 
@@ -134,6 +140,11 @@ def streams_lines(streams: StreamsNow, now_ms: int, clock: Clock, names: Names) 
     if streams.not_ready is not None:
         lasted = duration_text(max(now_ms - streams.not_ready_since_ms, 0))
         yield "Not ready", f"for {lasted}: {names.put_in(streams.not_ready)}"
+    if streams.delayed_until_ms is not None and now_ms < streams.delayed_until_ms:
+        yield (
+            "Delayed",
+            f"until {clock.time(streams.delayed_until_ms)}: the first target waits for more members",
+        )
     if streams.shutdown_requested_by is not None:
         yield (
             "Shutdown",

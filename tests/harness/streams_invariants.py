@@ -3,7 +3,14 @@
 from collections import Counter
 
 from kafka_why.contract.kafka.history import MemberState
-from state.kafka.streams_group import Role, StreamsGroup, StreamsGroupMember, Task
+from state.kafka.streams_group import (
+    NO_TASKS,
+    Role,
+    StreamsGroup,
+    StreamsGroupMember,
+    StreamsGroupState,
+    Task,
+)
 from state.kafka.streams_topics import ConfiguredTopology
 
 
@@ -49,9 +56,17 @@ def invariants_of(group: StreamsGroup) -> list[tuple[str, bool]]:
             == {m.instance_id: i for i, m in members.items() if m.instance_id is not None},
         ),
         ("the derived holders are those of the members", group.held == _held(group)),
+        # Row SH52 of the protocol: where this does not hold, Kafka raises the group epoch.
+        ("members of a Stable group have their target", _has_target(group)),
         ("an Empty group has no target ahead", bool(members) or not group.is_rebalancing),
         ("known topics are required", group.topics.keys() <= group.required),
     ]
+
+
+def _has_target(group: StreamsGroup) -> bool:
+    if group.state is not StreamsGroupState.STABLE:
+        return True
+    return all(m.assigned == group.target.get(i, NO_TASKS) for i, m in group.members.items())
 
 
 def _active_of(member: StreamsGroupMember) -> set[Task]:

@@ -109,6 +109,8 @@ class EntryType(StrEnum):
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
     # Types of streams groups:
     TOPOLOGY_CHANGED = "TopologyChanged"
+    ASSIGNMENT_DELAYED = "AssignmentDelayed"
+    ENDPOINT_CHANGED = "EndpointChanged"
     SHUTDOWN_REQUESTED = "ShutdownRequested"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import json
 
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, Subtopology
 from kafka_why.contract.kafka.streams_responses import EndpointToPartitions, StreamsTopicPartitions
 from state.kafka.context import StepContext
@@ -31,9 +32,15 @@ def note_endpoint(
     """Row KSE1: raise the endpoint epoch if the member's endpoint is another one, or if the tasks behind it
     have changed.
     """
-    if is_other or (has_changed and member.user_endpoint is not None):
-        context.rule("KSE1")
-        group.endpoint_epoch += 1
+    endpoint = member.user_endpoint
+    if not is_other and (endpoint is None or not has_changed):
+        return
+    row = context.rule("KSE1")
+    group.endpoint_epoch += 1
+    if is_other:
+        where = f"at {endpoint}" if endpoint is not None else "no more"
+        reason = f"answers interactive queries {where}"
+        context.record_member(row, EntryType.ENDPOINT_CHANGED, member, reason)
 
 
 def endpoints_for(

@@ -1,4 +1,4 @@
-"""The target assignment of a streams group: when it is computed, and from what. Rows KSA1 to KSA17.
+"""The target assignment of a streams group: when it is computed, and from what. Rows KSA2 to KSA7.
 
 Source: GroupMetadataManager.maybeUpdateStreamsTargetAssignment, streams.TargetAssignmentBuilder.
 """
@@ -64,12 +64,10 @@ def compute_target(context: StepContext, group: StreamsGroup) -> None:
             {member.member_id: _seen(member) for member in group.members.values()}, configured.tasks, standbys
         )
         missing = assigned.missing_standbys
-        group.target = _refined(
-            {
-                member_id: RoleTasks(_flat(tasks.active), _flat(tasks.standby))
-                for member_id, tasks in assigned.targets.items()
-            }
-        )
+        group.target = {
+            member_id: RoleTasks(_flat(tasks.active), _flat(tasks.standby))
+            for member_id, tasks in assigned.targets.items()
+        }
     else:
         row = context.rule("KSA6")
         group.target = dict.fromkeys(group.members, NO_TASKS)
@@ -88,13 +86,6 @@ def _seen(member: StreamsGroupMember) -> TaskMember:
 
 def _flat(tasks: dict[str, list[int]]) -> list[Task]:
     return sorted((subtopology, number) for subtopology, numbers in tasks.items() for number in numbers)
-
-
-def _refined(targets: Targets) -> Targets:
-    """Row KSA16: return the targets unchanged. A later version of Kafka will hand out warm-up tasks here
-    (KAFKA-20665).
-    """
-    return targets
 
 
 def _note(

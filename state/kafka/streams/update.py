@@ -286,5 +286,10 @@ def maybe_arm_initial_delay(context: StepContext, group: StreamsGroup) -> None:
     """Row KSH54: wait for more members before the first target of a group that had none."""
     delay_ms = value_of(INITIAL_DELAY, group.configs, context.config)
     if delay_ms > 0 and group.initial_deadline_ms is None:
-        context.rule("KSH54")
         group.initial_deadline_ms = context.deadline(delay_ms)
+        context.record(
+            context.rule("KSH54"),
+            EntryType.ASSIGNMENT_DELAYED,
+            f"the first target waits for more members ({INITIAL_DELAY})",
+            deadline_ms=group.initial_deadline_ms,
+        )

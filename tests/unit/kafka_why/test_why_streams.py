@@ -188,6 +188,15 @@ def test_group_of_this_coordinator_is_explained_by_its_own_history() -> None:
     assert kinds == [(joined_, ["A"]), (joined_, ["B"]), (joined_, ["B2"]), (left, ["A"])]
 
 
+def test_end_of_the_initial_delay_is_named_until_it_is_over() -> None:
+    recorder = played("topics foo=2", "stream A e0 process=p1")
+    line = "Delayed     until 1970-01-01 00:00:03.000: the first target waits for more members"
+    assert line in report_text(report("g", recorder.history, 1_000), Clock())
+    assert "Delayed" not in report_text(report("g", recorder.history, 3_000), Clock())
+    recorder.play("at 3s")
+    assert "Delayed" not in report_text(report("g", recorder.history, 1_000), Clock())
+
+
 def test_topics_that_are_missing_are_named_while_nobody_has_tasks() -> None:
     shown = report_text(report("g", played(*STORY[:5]).history, 12_000), Clock())
     assert "Not ready   for 12.0 s: no member has a task in epoch 2" in shown
