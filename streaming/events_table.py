@@ -26,8 +26,8 @@ def events_table(records: DataFrame) -> DataFrame:
 
     The columns are the fields of `kafka_why.contract.kafka.history.HistoryEntry` and of
     `kafka_why.contract.rocketmq.history.HistoryEntry`. `protocol` is the tag of the latter, null for Kafka's
-    groups. `at` is the entry's time as a timestamp. Duplicates from the at-least-once writer are removed.
-    Entries without a group are omitted.
+    groups. `at` is the entry's time as a timestamp. Duplicates from the at-least-once writer, and entries
+    without a group, are left out.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

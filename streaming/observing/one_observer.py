@@ -44,8 +44,9 @@ def incarnation(record_id: str, observer: str) -> str:
 
 
 def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, folder: Path) -> None:
-    """Raise TopicsError if another observer wrote the newest views on the topics, and FolderError if the
-    checkpoint in the folder cannot be read. May raise KafkaError.
+    """Raise TopicsError if another observer wrote the newest views on the topics.
+
+    Raise FolderError if the checkpoint in the folder cannot be read. May raise KafkaError.
     """
     pinned = Checkpoint.at(folder).pinned()
     ours = None if pinned is None else observer_id(pinned.member_id_namespace)

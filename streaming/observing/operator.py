@@ -239,9 +239,10 @@ class ObservingCall:
 
 
 def by_time(rows: Iterable[LogRow]) -> Iterator[LogRow]:
-    """Yield the rows of records and sightings, merged by their append times. A sighting comes before the
-    first record with the same or a later time. In `rows` the sightings come first, then the records in the
-    log's order.
+    """Yield the rows of records and sightings, merged by their append times.
+
+    In `rows` the sightings come first, then the records in the log's order. A sighting comes before the first
+    record with the same or a later time.
     """
     sightings = deque[LogRow]()
     for row in rows:

@@ -30,10 +30,10 @@ _PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.par
 
 
 class OutputTable(NamedTuple):
-    """A table of the folder. If it has `keys`, it keeps only the latest row of each key, and drops that row
-    if it has no value (a tombstone).
+    """A table of the folder.
 
-    Without `keys` it keeps all rows, in one folder for each date.
+    With `keys`, it keeps only the latest row of each key, and drops that row if it has no value (a
+    tombstone). Without `keys` it keeps all rows, in one folder for each date.
     """
 
     name: str
@@ -114,9 +114,8 @@ class OutputFolder:
 
 
 def _append(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
-    """Write all rows of the sources to one file. A file that an earlier version of the code wrote may lack
-    columns.
-    """
+    """Write all rows of the sources to one file."""
+    # A file that an earlier version of the code wrote may lack columns.
     schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
     with pq.ParquetWriter(target, schema) as writer:
         for source in sources:

@@ -181,10 +181,9 @@ def _encoded(numbers: Iterable[int]) -> list[bytes]:
 
 
 def _shard(shards: int) -> Column:
-    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its group. A key begins
-    with the type and the length of the group id, two bytes each. The operator refuses a key that is too short
-    for that.
-    """
+    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its group."""
+    # A key begins with the type and the length of the group id, two bytes each. The operator refuses a key
+    # that is too short for that.
     length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
     characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")
     group = F.substring(F.col("key"), F.lit(5), F.coalesce(characters, F.lit(0)))
@@ -192,10 +191,9 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """Return the sightings as rows, each in its group's shard. `kafka_why.contract.sightings` defines their
-    keys.
-    """
+    """Return the sightings as rows, each in its group's shard."""
     key = F.col("key").cast("string")
+    # `kafka_why.contract.sightings` defines the keys.
     number = F.substring_index(key, "/", 1).try_cast("long")
     group = F.substring(key, F.locate("/", key) + 1, F.length(key))
     shard = number * shards + F.pmod(F.crc32(group.cast("binary")), F.lit(shards))
@@ -207,9 +205,10 @@ def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
 
 
 def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
-    """Read the sightings topic, which has one partition. Sightings that were deleted before they were read
-    are skipped without an error. The query assigns itself the partition, because subscribing would make it a
-    group member.
+    """Read the sightings topic, which has one partition.
+
+    Sightings that were deleted before they were read are skipped without an error. The query assigns itself
+    the partition, because subscribing would make it a group member.
     """
     return (
         spark.readStream.format("kafka")

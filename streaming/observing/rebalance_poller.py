@@ -51,9 +51,11 @@ class SeenGroup(NamedTuple):
     members: tuple[SeenMember, ...] | None
 
 
-class _Run(Struct):
-    """A rebalance of a group: each poll from `first_s` to `seen_s` showed it, but not the poll of `before_s`.
-    `over_s` is the time of the first poll after its end, or None while it is in progress.
+class _RebalanceRun(Struct):
+    """A rebalance of a group.
+
+    Each poll from `first_s` to `seen_s` showed it, but not the poll of `before_s`. `over_s` is the time of
+    the first poll after its end, or None while it is in progress.
     """
 
     name: str
@@ -65,13 +67,11 @@ class _Run(Struct):
 
 
 class _Ends(Struct):
-    """The polled ends of a partition of `__consumer_offsets`. `waiting` are the ends that the query has not
-    reached yet, each as (time of the poll, offset). `read_s` is the time of the poll of the last end that the
-    query has reached.
-    """
+    """The polled ends of a partition of `__consumer_offsets`."""
 
+    # Ends that the query has not reached yet: (time of the poll, offset).
     waiting: list[tuple[float, int]] = field(default_factory=list)
-    read_s: float | None = None
+    read_s: float | None = None  # the time of the poll of the last end that the query has reached
 
 
 class RebalanceRuns:
@@ -82,8 +82,8 @@ class RebalanceRuns:
     def __init__(self, partitions: int, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._partitions = partitions
         self._new_name = new_name
-        self._runs: dict[str, _Run] = {}
-        self._over: dict[str, _Run] = {}
+        self._runs: dict[str, _RebalanceRun] = {}
+        self._over: dict[str, _RebalanceRun] = {}
         # Groups whose rebalance began before they were followed, at an unknown time.
         self._unbounded: frozenset[str] = frozenset()
         self._before_s: float | None = None
@@ -127,7 +127,7 @@ class RebalanceRuns:
         if run is not None:
             run.seen_s, run.seen = at_s, seen
         elif self._before_s is not None:
-            self._runs[group_id] = _Run(self._new_name(), at_s, self._before_s, at_s, seen)
+            self._runs[group_id] = _RebalanceRun(self._new_name(), at_s, self._before_s, at_s, seen)
 
     def _forget(self, now_s: float) -> None:
         late = [g for g, run in self._over.items() if run.over_s is None or now_s - run.over_s > _FORGET_S]
@@ -155,8 +155,9 @@ class RebalanceRuns:
                 of_partition.read_s = of_partition.waiting.pop(0)[0]
 
     def records(self, now_s: float, seen_s: float) -> Iterator[tuple[bytes, SightingRecord]]:
-        """Yield the key and the record of each group that was seen rebalancing at `seen_s`. A group whose
-        rebalance is over follows once the query has read up to the end of that rebalance.
+        """Yield the key and the record of each group that was seen rebalancing at `seen_s`.
+
+        A group whose rebalance is over follows once the query has read up to the end of that rebalance.
         """
         for group_id, run in self._runs.items():
             if run.seen_s == seen_s:
@@ -172,7 +173,9 @@ class RebalanceRuns:
         ends = self._ends.get(self._partition(group_id))
         return None if ends is None else ends.read_s
 
-    def _record(self, group_id: str, run: _Run, now_s: float, seen_s: float) -> tuple[bytes, SightingRecord]:
+    def _record(
+        self, group_id: str, run: _RebalanceRun, now_s: float, seen_s: float
+    ) -> tuple[bytes, SightingRecord]:
         read_s, members = self._read_s(group_id), run.seen.members
         is_over = run.over_s is not None
         return sighting_key(group_id, self._partition(group_id)), SightingRecord(
@@ -252,8 +255,10 @@ class RebalancePoller(BackgroundThread):
                 self._stopped.wait(_RETRY_S)
 
     def _warn_of_rights(self, admin: KafkaAdminClient) -> None:
-        """Warn once if the client may not DESCRIBE the cluster. Without that permission, brokers do not
-        refuse ListGroups, but omit groups that the client may not DESCRIBE.
+        """Warn once if the client may not DESCRIBE the cluster.
+
+        Without that permission, brokers do not refuse ListGroups, but omit groups that the client may not
+        DESCRIBE.
         """
         allowed = admin.describe_cluster().get("authorized_operations")
         if allowed is None or self._has_warned or "DESCRIBE" in {str(one).upper() for one in allowed}:
@@ -315,9 +320,7 @@ class RebalancePoller(BackgroundThread):
     def _describe_groups(
         self, admin: KafkaAdminClient, broker: int, states: Mapping[str, str]
     ) -> dict[str, SeenGroup]:
-        """Describe the groups in `states`, and return those that are still rebalancing. A group that the
-        broker does not describe keeps the state in which it was listed.
-        """
+        """Describe the groups in `states`, and return those that are still rebalancing."""
         found: dict[str, SeenGroup] = {}
         listed = list(states)
         for first in range(0, len(listed), _DESCRIBED_AT_ONCE):
@@ -326,6 +329,7 @@ class RebalancePoller(BackgroundThread):
             for group_id in group_ids:
                 group = described.get(group_id)
                 if group is None or group["error"] is not None:
+                    # The group keeps the state in which it was listed.
                     found[group_id] = SeenGroup(states[group_id], None)
                 elif group["group_state"] in _NAMES:
                     found[group_id] = SeenGroup(group["group_state"], tuple(map(_member, group["members"])))

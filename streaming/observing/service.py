@@ -55,28 +55,25 @@ DEFAULT_STATE_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class ObserverOptions:
-    """The options of an observer. `folder` is its data folder, with the checkpoint. The observer writes to
-    the topics of `layout`, or to Parquet files in `output_dir` if that is given.
+    """The options of an observer, which writes to the topics of `layout`, or to `output_dir`.
 
-    `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
-    number of partitions in which Spark keeps the state. If one is None, it is the checkpoint's number, or the
-    default for a new checkpoint. A batch begins `batch_interval_ms` after the one before it. Brokers are
-    polled for rebalancing groups every `poll_interval_ms`, or never if that is 0. `replication_factor` and
-    `min_insync_replicas` are those of new topics. `spark` are further settings of Spark.
+    `spark` are further settings of Spark.
     """
 
     client_config: ClientConfig
-    folder: Path
+    folder: Path  # the data folder, with the checkpoint
     layout: TopicLayout = field(default_factory=lambda: TopicLayout.observed(DEFAULT_PREFIX, 1))
+    # The number of shards of a partition (`streaming.query.admission`). None: the checkpoint's number, or the
+    # default for a new checkpoint. The same holds for `state_partitions`, in which Spark keeps the state.
     shards: int | None = None
     state_partitions: int | None = None
-    batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS
-    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS
-    replication_factor: int | None = None
-    min_insync_replicas: int | None = None
+    batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS  # between the beginnings of batches
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # for rebalancing groups; 0: brokers are never polled
+    replication_factor: int | None = None  # of new topics
+    min_insync_replicas: int | None = None  # of new topics
     ui_host: str = LOOPBACK
     ui_port: int | None = None
-    output_dir: Path | None = None
+    output_dir: Path | None = None  # for Parquet files
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,9 +87,7 @@ _ANEW = "the observer then reads the topic from its beginning, and the histories
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The source that the query reads and the operator that it runs, known once the cluster has
-    `__consumer_offsets`.
-    """
+    """The source that the query reads and the operator that it runs."""
 
     partitions: int
     shards: int
@@ -219,8 +214,9 @@ class ObserversQuery(SupervisedQuery):
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
-    """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's or another
-    observer's, and FolderError. If the observer writes files, claim their folder instead.
+    """Create and check the observer's topics, or claim the folder for its files.
+
+    Raises FolderError, and TopicsError, also if the topics are a coordinator's or another observer's.
     """
     if options.output_dir is not None:
         output_folder.claim_folder(options.output_dir, options.folder)
