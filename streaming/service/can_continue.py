@@ -48,8 +48,9 @@ class RequestsLost(CannotContinue):
 
 
 class TopicLost(RequestsLost):
-    """The topic was deleted, or deleted and created again. Spark's Kafka clients would wait for minutes in
-    the first case, and continue in the second.
+    """The topic was deleted, or deleted and created again.
+
+    Spark's Kafka clients would wait for minutes in the first case, and continue in the second.
     """
 
 
@@ -172,13 +173,11 @@ class LostGroup(Struct, frozen=True):
 
 
 class DeletedRange(Struct, frozen=True):
-    """A range of records of the requests topic that were deleted before they were handled. `to_offset` is the
-    last one, None if all later ones are deleted, too.
-    """
+    """A range of records of the requests topic that were deleted before they were handled."""
 
     partition: int
     from_offset: int
-    to_offset: int | None
+    to_offset: int | None  # the last one; None if all later records are deleted, too
 
 
 class LostRequests(Struct, frozen=True, kw_only=True):
@@ -274,9 +273,9 @@ class LostRequestCollector:
 
 
 def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> list[LostGroup]:
-    """Return the groups with acknowledged requests among the lost records. `lost` is as in `RequestsLost`.
+    """Return the groups with acknowledged requests among the lost records. Raises KafkaError, FolderError.
 
-    The responses topic keeps answers for an hour. Raises KafkaError, FolderError.
+    `lost` is as in `RequestsLost`. The responses topic keeps answers for an hour.
     """
     layout, checkpoint = ours.layout, ours.checkpoint
     found = LostRequestCollector(layout.requests_topic, lost)
@@ -336,12 +335,12 @@ def reporting_losses(ours: LogAndState, folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, report: LostRequests) -> str:
-    """Write the report, unless the folder has one with as many requests, and return its path. A state with
-    lost requests never continues, so both are about the same loss, and answers are kept for an hour only.
-    """
+    """Write the report, unless the folder has one with as many requests, and return its path."""
     path = folder / FILE
     with suppress(OSError, msgspec.DecodeError):
         earlier = msgspec.json.decode(path.read_bytes(), type=LostRequests)
+        # A state with lost requests never continues, so both are about the same loss. Answers are kept for an
+        # hour only, so the earlier report may have more.
         if earlier.requests >= report.requests:
             return str(path)
     try:

@@ -243,9 +243,7 @@ class Coordinator(Startable):
         started.enter_context(self._share_state)
 
     def _open_gateway(self, started: ExitStack, ours: LogAndState) -> None:
-        """Open the gateway of this process. If gateways are separate processes, watch for the first request
-        instead, which ends the outage.
-        """
+        """Open the gateway of this process, or watch for the first request, which ends the outage."""
         if self._gateway is not None:
             self.gateway_address = started.enter_context(self._gateway())
         elif not self.options.standby:
@@ -253,8 +251,9 @@ class Coordinator(Startable):
                 self._first_request = watch_for_first_request(ours, self._pace.longest_interval_ms)
 
     def _start_replica(self, started: ExitStack, ours: LogAndState, session: Session) -> None:
-        """Start the replica as a standby, unless the checkpoint is new. Reading the state takes as long as
-        starting the query, so both run at once.
+        """Start the replica as a standby, unless the checkpoint is new.
+
+        Reading the state takes as long as starting the query, so both run at once.
         """
         if not self.options.replica:
             return

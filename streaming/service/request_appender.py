@@ -27,8 +27,9 @@ ServiceRequest: TypeAlias = RegexResolved | ShareStateResult | TopicMetadata | T
 def append_records(
     client_config: ClientConfig, topic: str, records: Iterable[Mapping[str, Any]]
 ) -> list[Any]:
-    """Append records over a new connection, and wait until all are acknowledged. Each record has the
-    arguments of KafkaProducer.send. Return kafka-python's metadata of each. Raises KafkaError.
+    """Append records over a new connection, and wait until all are acknowledged. Raises KafkaError.
+
+    Each record has the arguments of KafkaProducer.send. Return kafka-python's metadata of each.
     """
     producer = kafka_clients.producer(client_config)
     try:

@@ -24,8 +24,8 @@ Settings = Mapping[str, str]
 class LeastRetention:
     """The minimum time for which a topic has to keep its records, whatever their size.
 
-    `loss` names the damage of a shorter time. A topic with a shorter one is refused if `is_required`, else
-    logged.
+    A topic with a shorter one is refused if `is_required`, else logged. `loss` names the damage of a shorter
+    time.
     """
 
     ms: int

@@ -90,8 +90,9 @@ def begin_epoch(
 
 
 def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """Return the records to skip, except those that a committed batch has handled. The effects of these
-    exist, so a replay of the log, which has no batches, must handle them, too.
+    """Return the records to skip, except those that a committed batch has handled.
+
+    The effects of these exist, so a replay of the log, which has no batches, must handle them, too.
     """
     if not skip:
         return []
@@ -127,40 +128,35 @@ REPLICA_BATCH_INTERVAL_MS = 1_000
 class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
-    With `replica` a second process answers before the query (`streaming.replica`). `batch_interval_ms` is the
-    interval of the query's batches. None means REPLICA_BATCH_INTERVAL_MS with a replica, and no pause without
-    one.
-
-    `checkpoint` is the path or URI of the checkpoint, or None if it is in `folder`. `rest_interval_ms` is the
-    interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
-    dead-letter unread. `shards` is the number of shards of a partition (`streaming.query.admission`). If it
-    is None, it is the state's number, or the default for a new state. With `take_over_topics` the coordinator
-    may claim topics of another folder (`streaming.service.ownership`). With `standby` it waits until they are
-    free. If gateways are separate processes, an outage ends at the first request, at the latest
-    `first_request_wait_s` after the start of the query. `master`, `driver_host` and the settings `spark` are
-    as in `Session`. `state_partitions` is the number of partitions in which Spark keeps the state. None has
-    the same meaning as for `shards`.
+    With `replica` a second process answers before the query (`streaming.replica`). With `take_over_topics`
+    the coordinator may claim topics of another folder (`streaming.service.ownership`). With `standby` it
+    waits until they are free. `master`, `driver_host` and the settings `spark` are as in `Session`.
     """
 
     client_config: ClientConfig
     folder: Path
     layout: TopicLayout = field(default_factory=TopicLayout.named)
     settings: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str | None = None
-    skip: tuple[str, ...] = ()
+    checkpoint: str | None = None  # a path or URI; None: it is in `folder`
+    skip: tuple[str, ...] = ()  # ids of records to dead-letter unread
     ui_host: str = LOOPBACK
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
-    rest_interval_ms: int = REST_INTERVAL_MS
+    rest_interval_ms: int = REST_INTERVAL_MS  # of clock records while no group has a member (`Pace`)
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replica: bool = True
+    # None: REPLICA_BATCH_INTERVAL_MS with a replica, and no pause without one.
     batch_interval_ms: int | None = None
     replication_factor: int | None = None
     min_insync_replicas: int | None = None
+    # Of a partition (`streaming.query.admission`). None: the state's number, or the default for a new state.
+    # The same holds for `state_partitions`, in which Spark keeps the state.
     shards: int | None = None
     take_over_topics: bool = False
     standby: bool = False
+    # If gateways are separate processes, an outage ends at the first request, at the latest this long after
+    # the start of the query.
     first_request_wait_s: float = FIRST_REQUEST_WAIT_S
     master: str | None = None
     driver_host: str | None = None
@@ -185,8 +181,9 @@ _DOUBLINGS_MAX = 10
 
 
 def backoff_s(restarts: int, first_s: float = FIRST_PAUSE_S) -> float:
-    """Return the pause in seconds before the next start: 0 if `restarts` is 0, `first_s` if it is 1, then
-    twice the last pause, at most `LONGEST_PAUSE_S`.
+    """Return the pause in seconds before the next start.
+
+    It is 0 if `restarts` is 0, `first_s` if it is 1, then twice the last pause, at most `LONGEST_PAUSE_S`.
     """
     if not restarts:
         return 0.0

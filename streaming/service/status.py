@@ -108,10 +108,9 @@ def _write(path: Path, content: bytes) -> OSError | None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Overwrite a file, which takes no space on most file systems, or else remove it. Return True if it was
-    overwritten.
-    """
+    """Overwrite a file, or else remove it. Return True if it was overwritten."""
     try:
+        # This takes no space on most file systems.
         with path.open("r+b", buffering=0) as file:
             padded = content.ljust(os.fstat(file.fileno()).st_size)  # JSON may end with spaces
             if file.write(padded) == len(padded):
@@ -136,9 +135,10 @@ INTERVAL_S = 0.2
 
 
 class ReplicaWatch(BackgroundThread):
-    """A thread that updates the replica's phrase in the status, and logs each new phase. It is separate
-    because other threads wait, for example for Spark or for the topics. `is_stopping` returns True during an
-    orderly stop.
+    """A thread that updates the replica's phrase in the status, and logs each new phase.
+
+    It is separate because other threads wait, for example for Spark or for the topics. `is_stopping` returns
+    True during an orderly stop.
     """
 
     def __init__(

@@ -160,8 +160,10 @@ def prepare(
     min_insync_replicas: int | None = None,
     least_bytes: Mapping[str, int] = MappingProxyType({}),
 ) -> FoundTopics:
-    """Create and check these topics, as `prepare_topics` does. `least_bytes` has the `max.message.bytes` that
-    suffices for an existing topic, if that is less than for a new one.
+    """Create and check these topics, as `prepare_topics` does.
+
+    `least_bytes` has the `max.message.bytes` that suffices for an existing topic, if that is less than for a
+    new one.
     """
     with _admin_client(client_config) as admin:
         cluster = admin.describe_cluster()
@@ -170,7 +172,7 @@ def prepare(
         missing = wanted.keys() - set(admin.list_topics())
         if missing:
             _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
-        described, found = _found(admin, list(wanted))
+        described, found = _describe_topics(admin, list(wanted))
     problems = [
         problem
         for topic, (partitions, settings) in wanted.items()
@@ -274,6 +276,7 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
 
 def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
     """Return the minimum of `max.message.bytes` for each existing topic that may have less than a new one.
+
     The coordinator adapts its own limits to them (`records.topic_sizes`).
     """
     return {
@@ -282,10 +285,11 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
     }
 
 
-def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    """Return the description and the settings of each topic. Waits for topics that were just created, because
-    a broker may not know them at once.
-    """
+def _describe_topics(
+    admin: KafkaAdminClient, topics: list[str]
+) -> tuple[dict[str, Any], Mapping[str, Settings]]:
+    """Return the description and the settings of each topic."""
+    # A broker may not know topics at once that were just created.
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:
         is_late = time.monotonic() > give_up_s
@@ -302,7 +306,6 @@ def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], 
 def _warn_of_less_replication(
     topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication
 ) -> None:
-    """Log a warning if the topic's records are less safe than those of a new topic on this cluster."""
     factor = min(len(partition["replica_nodes"]) for partition in described["partitions"])
     min_in_sync = int(found[_MIN_IN_SYNC])
     if factor < wanted.factor or min_in_sync < wanted.min_in_sync:
@@ -362,12 +365,11 @@ def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: i
 
 
 def _retention_problems(topic: str, found: Settings, least: LeastRetention | None) -> list[str]:
-    """Return the problems of settings that may delete required records too early. Problems of other records
-    are only logged.
-    """
+    """Return the problems of settings that may delete required records too early."""
     problems = [] if least is None else list(least.problems(topic, found))
     if least is None or least.is_required:
         return problems
+    # Losses of records that are not required are only logged.
     for problem in problems:
         log.warning("a topic may delete records too early", topic=topic, problem=problem)
     return []

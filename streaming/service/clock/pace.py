@@ -19,9 +19,10 @@ QUIET_S = 3.0
 
 
 class Pace:
-    """The policy for the pause between two clock records. Safe for threads. The ticker reports the offsets of
-    its records, the supervisor the offsets read by batches, and the members watcher that no group has
-    members. `interval_ms` is the interval while a deadline may come.
+    """The policy for the pause between two clock records. Safe for threads.
+
+    The ticker reports the offsets of its records, the supervisor the offsets read by batches, and the members
+    watcher that no group has members. `interval_ms` is the interval while a deadline may come.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Pace:
                     self._see_request()
 
     def needs_members_check(self) -> bool:
-        """Return True if the groups topic has to be read: batches have processed all requests, no request
-        has come for a while, and `no_member` was not called since the last request.
+        """Return True if the groups topic has to be read.
+
+        Batches have then processed all requests, no request has come for a while, and `no_member` was not
+        called since the last request.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s

@@ -176,8 +176,9 @@ class _Appender(Closeable):
         )
 
     def append(self, time_ms: int) -> list[tuple[int, int]]:
-        """Append a clock record of `time_ms` to every partition. Returns the broker's append time in ms and
-        the offset, by partition.
+        """Append a clock record of `time_ms` to every partition.
+
+        Returns the broker's append time in ms and the offset, by partition.
         """
         value = clock_record(time_ms, self._owner_epoch)
         sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
@@ -185,7 +186,6 @@ class _Appender(Closeable):
         return [(appended.timestamp, appended.offset) for appended in acknowledged]
 
     def close(self) -> None:
-        """Close the connections and end the producer's thread."""
         self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)
 
 
@@ -236,8 +236,9 @@ def _has_members(value: bytes) -> bool:
 
 
 class MembersWatcher(FollowerThread):
-    """A thread that reads the groups topic after a while without requests, and reports to `pace` if no group
-    has members. While no broker answers, it reports nothing.
+    """A thread that reads the groups topic after a while without requests.
+
+    It reports to `pace` if no group has members. While no broker answers, it reports nothing.
     """
 
     _retried = Exception  # without this thread, clock records stay frequent

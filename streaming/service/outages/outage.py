@@ -37,11 +37,10 @@ _TIMEOUT_S = 30.0
 
 
 def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId, since_ms: int) -> int:
-    """End the validity of early answers of replicas before `first`. Return their horizon in ms, or 0 if they
-    have answered nothing.
+    """End the validity of early answers of replicas before `first`. Raises KafkaError.
 
-    `since_ms` is the last append time that a planned batch has read. The query repeats earlier answers.
-    Raises KafkaError.
+    Return their horizon in ms, or 0 if they have answered nothing. `since_ms` is the last append time that a
+    planned batch has read. The query repeats earlier answers.
     """
     markers = _append_markers(client_config, layout, first)
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
@@ -80,15 +79,15 @@ _READ_TIMEOUT_MS = 30_000
 
 
 class Acted(NamedTuple):
-    """The latest times in ms up to which coordinators have acted, 0 on a new checkpoint. `read_ms` is the
-    last append time that a planned batch has read, and `horizon_ms` the horizon of their replicas. `batch` is
-    the last planned batch. A suspended driver of an earlier owner may resume and plan one more batch. That
-    batch has to know the outage, because it may read beyond these times.
+    """The latest times in ms up to which coordinators have acted, 0 on a new checkpoint.
+
+    A suspended driver of an earlier owner may resume and plan one more batch. That batch has to know the
+    outage, because it may read beyond these times.
     """
 
-    batch: int
-    read_ms: int
-    horizon_ms: int
+    batch: int  # the last planned batch
+    read_ms: int  # the last append time that a planned batch has read
+    horizon_ms: int  # of their replicas
 
     @property
     def until_ms(self) -> int:
@@ -179,10 +178,11 @@ def is_topic_metadata(value: bytes | None) -> bool:
 
 
 def is_of_the_service(value: bytes | None) -> bool:
-    """Return True if the coordinator's own process sends records of this type: the watcher of topics, and the
-    follower of transactions, which sends a TransactionMarker again until the group has handled it.
+    """Return True if the coordinator's own process sends records of this type.
 
-    A TransactionMarker may also be sent by hand (`groups abort-pending`), which is not a client either.
+    The watcher of topics does, and the follower of transactions, which sends a TransactionMarker again until
+    the group has handled it. A TransactionMarker may also be sent by hand (`groups abort-pending`), which is
+    not a client either.
     """
     return _type_of(value) in (TopicMetadata.__name__, TransactionMarker.__name__)
 

@@ -52,9 +52,10 @@ RETURN_S = 3.0
 
 
 class StandbyThread(BackgroundThread):
-    """A thread that runs `lead`, which waits and then takes over. `lead` adds the parts that it starts to its
-    stack, which `stop` closes. It returns soon after its event is set. `on_error` is called in the thread if
-    `lead` fails.
+    """A thread that runs `lead`, which waits and then takes over.
+
+    `lead` adds the parts that it starts to its stack, which `stop` closes. It returns soon after its event is
+    set. `on_error` is called in the thread if `lead` fails.
     """
 
     def __init__(
@@ -98,13 +99,12 @@ class Silence:
         self._was_cut_off = True
 
     def add_poll(self) -> None:
-        """Add the time of a poll that found no record of the owner. If it took longer than LONG_POLL_S, the
-        brokers were unreachable, and only POLL_S is added.
-        """
+        """Add the time of a poll that found no record of the owner."""
         now_s = self._now_s()
         took_s = now_s - self._polled_s
         self._polled_s = now_s
         if took_s > LONG_POLL_S:
+            # The brokers were unreachable.
             self._was_cut_off = True
             took_s = POLL_S
         self.seconds += took_s
@@ -115,9 +115,10 @@ class Silence:
 
 
 class Standby:
-    """A standby, which waits for the topics and claims them. `on_reason` is called with a sentence when the
-    reason to wait changes, and `check` once per poll. An error of `check` ends the wait. For one thread.
-    `ownership` has no claim yet.
+    """A standby, which waits for the topics and claims them. For one thread.
+
+    `on_reason` is called with a sentence when the reason to wait changes, and `check` once per poll. An error
+    of `check` ends the wait. `ownership` has no claim yet.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Standby:
             while not stopping.is_set():
                 self._check()
                 try:
-                    is_free = self._is_free(wanted, clock, take_over=take_over, moved=moved)
+                    is_free = self._poll_is_free(wanted, clock, take_over=take_over, moved=moved)
                     if is_free and self._claim(wanted, take_over=take_over, moved=moved):
                         return True
                 except KafkaError as error:
@@ -165,7 +166,9 @@ class Standby:
                     stopping.wait(PAUSE_S)
         return False
 
-    def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
+    def _poll_is_free(
+        self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None
+    ) -> bool:
         """Poll once, and return True if the topics can be claimed."""
         owner = self._ownership.claim_in_force(wanted.requests_topic_id)
         if owner is None:
@@ -211,12 +214,11 @@ log = structlog.get_logger()
 
 
 class Lease:
-    """A coordinator's lease on the topics, which excludes other coordinators until it is released. Not safe
-    for threads.
+    """A coordinator's lease on the topics, which excludes other coordinators until it is released.
 
     `folder` is locked by this process. If `is_shared`, the checkpoint is elsewhere, so the lock does not
     protect it. `tick_interval_ms` is the longest interval between clock records. All methods but `release`
-    and `close` raise KafkaError.
+    and `close` raise KafkaError. Not safe for threads.
     """
 
     def __init__(

@@ -93,17 +93,15 @@ def _folder_id(folder: Path) -> str:
 
 
 def silence_ms(tick_interval_ms: int) -> int:
-    """Return the silence in ms after which a coordinator counts as ended: the time without a clock record.
-    `tick_interval_ms` is the interval of its clock records.
-    """
+    """Return the time in ms without a clock record after which a coordinator counts as ended."""
     return max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
 
 
 class ClockRecords:
-    """A watch for the clock records of a running coordinator. All methods raise KafkaError if no broker
-    answers, because silence then means nothing.
+    """A watch for the clock records of a running coordinator.
 
-    One partition is enough, because a ticker appends to all of them.
+    One partition is enough, because a ticker appends to all of them. All methods raise KafkaError if no
+    broker answers, because silence then means nothing.
     """
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
@@ -272,10 +270,9 @@ class TopicsOwnership(Closeable):
         raise NotOwner(f"these topics belong to a coordinator that is running: {claim_in_force}. {_STOP_IT}")
 
     def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
-        """Return True if clock records are being appended. Waits for one, unless the topic is empty and
-        unclaimed, because an owner starts its clock a moment after its claim.
-        """
+        """Return True if clock records are being appended. Wait for one."""
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
+            # An owner starts its clock a moment after its claim.
             if not is_claimed and clock.is_new_topic():
                 return False
             return clock.comes_within(silence_ms(tick_interval_ms) / 1000)

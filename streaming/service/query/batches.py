@@ -115,7 +115,7 @@ _NAMED_FILES = 5
 def describe_failing_batch(
     checkpoint: Checkpoint, batch: int, failures: int, error: str, interrupted: Sequence[str] = ()
 ) -> str:
-    """Return one paragraph for the operator: the batch, its records, the failing record if known, and what to
+    """Return one paragraph for the operator: the batch, its records, the failing one if known, and what to
     do.
 
     `interrupted` are the requests that workers handled when they died (`streaming.query.operator`).
@@ -138,6 +138,7 @@ def describe_failing_batch(
 
 def describe_damaged_checkpoint(batch: int, damage: Sequence[str], remedy: str) -> str:
     """Return one paragraph for the operator: the batch that cannot run, the damaged files, and what to do.
+
     `remedy` is what to do if these files are lost.
     """
     more = f" (and {len(damage) - _NAMED_FILES} more files)" if len(damage) > _NAMED_FILES else ""

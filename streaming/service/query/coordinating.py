@@ -45,12 +45,12 @@ from streaming.service.topics import LogAndState
 
 
 class Continuity:
-    """The control of the replica and of the outage around each start of the query. One thread calls it. Any
-    thread may call `end` and `is_settled`.
+    """The control of the replica and of the outage around each start of the query.
 
-    `acted` is the result of `streaming.service.outages.outage.acted_so_far` when the owner took the topics.
-    `replica` is None if this owner runs none. `first_request` ends the outage if gateways are separate
-    processes, and is None if this process's gateway already listens.
+    One thread calls it. Any thread may call `end` and `is_settled`. `acted` is the result of
+    `streaming.service.outages.outage.acted_so_far` when the owner took the topics. `replica` is None if this
+    owner runs none. `first_request` ends the outage if gateways are separate processes, and is None if this
+    process's gateway already listens.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Continuity:
         self._first_request = None
 
     def end_outage_or_promote(self, spark: SparkSource) -> list[KnownOutage]:
-        """End the outage, or promote the standby's replica. Return the outages for the next query. Raises
-        KafkaError.
+        """End the outage, or promote the standby's replica. Raises KafkaError.
 
-        While the replica answers, clients see a coordinator. So sessions continue, and there is no outage.
+        Return the outages for the next query. While the replica answers, clients see a coordinator. So
+        sessions continue, and there is no outage.
         """
         if self._promoted_outages is None and self._replica is not None and self._replica.is_standby:
             self.promote(spark)
@@ -222,6 +222,7 @@ class CoordinatorsQuery(SupervisedQuery):
 
     def settle(self) -> None:
         """End the replica, and wait until the query has handled everything that the replica has answered.
+
         Views and history then include it, and a new version of this code need not answer again.
         """
         self._continuity.end()
@@ -315,8 +316,7 @@ class CoordinatorsQuery(SupervisedQuery):
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
         """Raise NotOwner if the query failed because a later owner has claimed the topics. Otherwise return
-        the error. A clock record without a claim must not end the service, so later queries check only
-        claims.
+        the error.
         """
         text = str(error)
         if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
@@ -329,6 +329,7 @@ class CoordinatorsQuery(SupervisedQuery):
             _depose(successor)
         if LATER_CLAIM in text:
             return error  # the claim was withdrawn
+        # It must not end the service, so later queries check only claims.
         log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
         self._owner_epoch = None
         return error
@@ -353,8 +354,9 @@ class CoordinatorsQuery(SupervisedQuery):
             report_lost(self._ours, self._options.folder, error)
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Record the failure. Return what workers that died were handling, as far as they noted it. Workers
-        note it from the second such failure on.
+        """Record the failure. Return what workers that died were handling, as far as they noted it.
+
+        Workers note it from the second such failure on.
         """
         has_died = WORKER_DIED in error
         interrupted = take_unfinished_notes(self._notes_prefix) if has_died else []

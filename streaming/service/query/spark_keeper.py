@@ -203,10 +203,10 @@ INTERVAL_S = 20
 
 
 class Rehearsal(Startable):
-    """A rehearsal from `start` to `stop`. After a failure, a takeover takes longer until `check` has started
-    the rehearsal again.
+    """A rehearsal from `start` to `stop`.
 
-    `folder` is the standby's own. `check` returns soon after `stopping` is set.
+    After a failure, a takeover takes longer until `check` has started the rehearsal again. `check` returns
+    soon after `stopping` is set. `folder` is the standby's own.
     """
 
     def __init__(
@@ -258,8 +258,9 @@ class Rehearsal(Startable):
             log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
 
     def check(self) -> None:
-        """Start Spark again if its JVM has ended, and start the query again if it has ended, for example
-        because a broker was unreachable. Raises SparkEnded.
+        """Start Spark again if its JVM has ended, and the query if it has ended. Raises SparkEnded.
+
+        The query ends, for example, because a broker was unreachable.
         """
         self._spark.keep(self._poll)
 

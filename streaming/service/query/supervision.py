@@ -51,14 +51,11 @@ log = structlog.get_logger()
 
 
 class SupervisedQuery(ABC):
-    """The logic of one kind of query. The supervisor's thread calls all methods. `source` is the topic that
-    it reads. `service` is the noun of its service. `remedy` is the operator's remedy if a damaged file of
-    the checkpoint cannot be restored.
-    """
+    """The logic of one kind of query. The supervisor's thread calls all methods."""
 
-    source: str
-    service: str
-    remedy: str
+    source: str  # the topic that it reads
+    service: str  # the noun of its service
+    remedy: str  # what an operator does if a damaged file cannot be restored
     has_standby = False
     """True if another process takes over when this one ends."""
 
@@ -66,8 +63,7 @@ class SupervisedQuery(ABC):
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
         """Start the query from its checkpoint. Returns None if `stopping` is set before it can start.
 
-        Raises PySparkException, KafkaError or FolderNotWritable to be retried. Any other error ends the
-        service.
+        PySparkException, KafkaError and FolderNotWritable are retried. Any other error ends the service.
         """
 
     @abstractmethod
@@ -180,7 +176,7 @@ class Supervisor(BackgroundThread):
         while not self._stopped.is_set():
             error = self._run_query()
             self._committed_pin.pin(self._checkpoint.last_batch("commits"))
-            if error is None or self._stopped.is_set() or self._waited_for_space(first_line(error)):
+            if error is None or self._stopped.is_set() or self._wait_if_disk_full(first_line(error)):
                 continue
             self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
@@ -193,9 +189,7 @@ class Supervisor(BackgroundThread):
             self._pause(pause_s)
 
     def _check_files(self, batch: int) -> None:
-        """Check the checkpoint's files after this batch has failed. Raises CannotContinue if some are
-        damaged.
-        """
+        """Raise CannotContinue if some of the checkpoint's files are damaged. `batch` has failed."""
         remove_torn_state(self._checkpoint.files)
         if damage := describe_damage(self._checkpoint.files):
             raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.remedy))
@@ -208,8 +202,9 @@ class Supervisor(BackgroundThread):
             log.warning("it cannot be checked whether the query can continue", error=repr(error))
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
-        """Run the query until it fails. Return the error, or None if the service stops or an obstacle has
-        disappeared.
+        """Run the query until it fails.
+
+        Return the error, or None if the service stops or an obstacle has disappeared.
         """
         try:
             running = self._query.start(self._stopped)
@@ -232,7 +227,7 @@ class Supervisor(BackgroundThread):
             if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                 return PySparkException("the query ended by itself")
             for batch in progress.new():
-                self._committed(batch)
+                self._handle_committed(batch)
             if hang := self._query.hang():
                 self._spark.kill_hung(hang)
             self._set_alarms()
@@ -243,8 +238,7 @@ class Supervisor(BackgroundThread):
         running.stop()
         return None
 
-    def _committed(self, batch: BatchProgress) -> None:
-        """Handle a committed batch."""
+    def _handle_committed(self, batch: BatchProgress) -> None:
         ends = batch.ends_of(self._query.source)
         self._spark.worked()
         self._query.committed(batch)
@@ -270,14 +264,12 @@ class Supervisor(BackgroundThread):
             self._pause(POLL_S)
         self._disk_alarm = None
 
-    def _waited_for_space(self, error: str) -> bool:
-        """If a disk is full, raise an alarm, wait for space, and return True. Otherwise return False.
-
-        A full disk is not a failure of the batch, which runs again when there is space.
-        """
+    def _wait_if_disk_full(self, error: str) -> bool:
+        """If a disk is full, raise an alarm, wait for space, and return True."""
         full = self._check_disk()
         if full is None:
             return False
+        # This is no failure of the batch, which runs again when there is space.
         log.error("query stopped until there is space", reason=full, error=error)
         self._status.enter(ServicePhase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
         while full is not None and not self._stopped.is_set():
@@ -299,7 +291,7 @@ class Supervisor(BackgroundThread):
 
     def _pause_for_spark(self, pause_s: float) -> None:
         self._pause(pause_s)
-        self._waited_for_space("Spark has ended")
+        self._wait_if_disk_full("Spark has ended")
 
     def _set_alarms(self) -> None:
         self._status.set_alarm("; ".join(filter(None, (self._disk_alarm, *self._query.alarms()))) or None)

@@ -53,13 +53,11 @@ SparkSource: TypeAlias = Callable[[], SparkSession]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan for starting a process. If `outages` is None, the process is a standby with the checkpoint's
-    outages. `promotion` is sent to it as soon as its seed is written.
-    """
+    """The plan for starting a process."""
 
     spark: SparkSource
-    outages: list[KnownOutage] | None
-    promotion: PromoteReplica | None = None
+    outages: list[KnownOutage] | None  # None for a standby, which has the checkpoint's outages
+    promotion: PromoteReplica | None = None  # sent to the process as soon as its seed is written
 
 
 @dataclass(slots=True)
@@ -73,11 +71,14 @@ class _Counts:
 
 
 class Replica:
-    """The replica of one coordinator. `stand_by` and `follow` start it, `promote` makes a standby's replica
-    the owner's, and `end` ends it. Each is called by one thread at a time.
+    """The replica of one coordinator.
+
+    `stand_by` and `follow` start it, `promote` makes a standby's replica the owner's, and `end` ends it. Each
+    is called by one thread at a time. `own` has to be called with the epoch of the owner's claim before
+    `follow`.
 
     `folder` is for its seeds. `on_pending` gets, in a thread, what the query will write to the transactions
-    topic with its next batch. `own` has to be called with the epoch of the owner's claim before `follow`.
+    topic with its next batch.
     """
 
     def __init__(
@@ -134,8 +135,9 @@ class Replica:
         self._start(_Plan(spark, outages))
 
     def stand_by(self, spark: SparkSource) -> None:
-        """Start a replica that does not answer until it is promoted. It is seeded in a thread. This is for a
-        standby, and for a start: reading the state takes as long as starting the query.
+        """Start a replica that does not answer until it is promoted. It is seeded in a thread.
+
+        This is for a standby, and for a start: reading the state takes as long as starting the query.
         """
         self._start(_Plan(spark, None))
 
@@ -145,8 +147,9 @@ class Replica:
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
-        """Let the standby's replica answer for the owner, with the configurations and outages of `record`. If
-        no replica stands by, or it was seeded with others, end it and return False.
+        """Let the standby's replica answer for the owner, with the configurations and outages of `record`.
+
+        If no replica stands by, or it was seeded with others, end it and return False.
         """
         with self._process_changes:
             process, known = self._process, self._known
@@ -341,8 +344,9 @@ class Replica:
 
 
 def can_continue_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
-    """Return True if a replica that knows the first record can continue with the second. Its only new items
-    may be the outage that the new owner has ended, and that owner's configuration.
+    """Return True if a replica that knows the first record can continue with the second.
+
+    Its only new items may be the outage that the new owner has ended, and that owner's configuration.
     """
     outages, epochs = len(known.outages), len(known.epochs)
     return (

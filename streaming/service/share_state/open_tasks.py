@@ -47,10 +47,10 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class TaskCounts:
-    """The work done since the start, counted in partitions and in tasks. `refused` is True if the brokers'
-    last answer denied CLUSTER_ACTION to the principal.
+    """The work done since the start, counted in partitions and in tasks.
 
-    `failures` are by error code, or by LOST for requests without an answer.
+    `refused` is True if the brokers' last answer denied CLUSTER_ACTION to the principal. `failures` are by
+    error code, or by LOST for requests without an answer.
     """
 
     initialized: int = 0
@@ -79,7 +79,7 @@ class _ConsumerRecord(Struct, frozen=True):
 
 
 class _GroupRecord(Struct, frozen=True):
-    """The used fields of a record of the groups topic."""
+    """The fields used of a record of the groups topic."""
 
     consumer: _ConsumerRecord | None = None
 
@@ -89,12 +89,10 @@ _group_record = msgspec.json.Decoder(_GroupRecord)
 
 @dataclass(slots=True)
 class _Wait:
-    """A partition without an outcome yet: its number of attempts, the last error, and when it is due
-    again.
-    """
+    """A partition without an outcome yet."""
 
     tries: int = 0
-    error_code: int = 0
+    error_code: int = 0  # the last error
     due_s: float = 0.0
 
 
@@ -127,11 +125,11 @@ class TaskReport(Struct, frozen=True):
 
 
 class OpenTasks:
-    """The open tasks that the records of the groups topic show. It decides which partitions are due, and when
-    outcomes are reported.
+    """The open tasks that the records of the groups topic show.
 
-    `uncertain` are partitions whose last change has an unknown outcome, each with the time of its
-    next attempt. They are shared with the OpenTasks that replaces this one after a lost connection.
+    It decides which partitions are due, and when outcomes are reported. `uncertain` are partitions whose last
+    change has an unknown outcome, each with the time of its next attempt. They are shared with the OpenTasks
+    that replaces this one after a lost connection.
     """
 
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:
@@ -227,6 +225,7 @@ class OpenTasks:
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
         """Yield a report of each task whose partitions all have an outcome, or that began PART_AFTER_S ago.
+
         The latter has the outcomes so far. The caller has to call `reported` after each report.
         """
         for name, task in list(self._tasks.items()):
@@ -238,8 +237,9 @@ class OpenTasks:
                 yield TaskReport(name, list(_records(name, task.group_id, outcomes)))
 
     def reported(self, report: TaskReport, now_s: float, now_ms: int) -> None:
-        """Record that the report is in the log. If the task stays open, it is carried out again after its
-        pause. `now_ms` is of the wall clock.
+        """Record that the report is in the log. `now_ms` is of the wall clock.
+
+        If the task stays open, it is carried out again after its pause.
         """
         task = self._tasks[report.task]
         done = [one for one in task.ended.values() if one.error_code != ErrorCode.FENCED_STATE_EPOCH]
@@ -291,8 +291,9 @@ class OpenTasks:
 
 
 def _tasks_in(value: bytes | None) -> list[ShareTask]:
-    """Return the open tasks of a view. Views without share state are not decoded."""
+    """Return the open tasks of a view."""
     if value is None or b'"tasks"' not in value:
+        # Views without share state are not decoded.
         return []
     consumer = _group_record.decode(value).consumer
     share = UNSET if consumer is None else consumer.share
@@ -315,7 +316,7 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
 
 
 def _errors(task: _Task) -> Iterable[ShareStatePartition]:
-    """Yield the last error of each partition without an outcome, unless the view shows that error already."""
+    """Yield the last error of each partition without an outcome, unless the view already shows it."""
     for key, wait in task.waits.items():
         if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
             yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)

@@ -52,10 +52,10 @@ class RecordedState(NamedTuple):
 
 
 class NoOutcome(NamedTuple):
-    """The result of a partition that has no outcome yet. `error_code` is the reason, or 0 for a lost
-    connection.
+    """The result of a partition that has no outcome yet.
 
-    If `is_uncertain`, a change was sent and not answered, so a broker may still process it.
+    `error_code` is the reason, or 0 for a lost connection. If `is_uncertain`, a change was sent and not
+    answered, so a broker may still process it.
     """
 
     error_code: int = 0
@@ -80,9 +80,11 @@ T = TypeVar("T")
 
 
 class ShareCoordinators(Protocol):
-    """The requests to share coordinators. All methods raise NoAnswer. The partitions of a request to a node
-    are of one group. Results omit partitions that the response lacks. `initialize` and `delete` raise
-    NotOwnerNow if this process may no longer change states.
+    """The requests to share coordinators.
+
+    All methods raise NoAnswer. The partitions of a request to a node are of one group. Results omit
+    partitions that the response lacks. `initialize` and `delete` raise NotOwnerNow if this process may no
+    longer change states.
     """
 
     def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
@@ -188,13 +190,12 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Delete the states. A deleted topic's state counts as deleted, because the share coordinator itself
-    deletes it.
-    """
+    """Delete the states."""
     keys = [item.key for item in batch]
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
+    # The share coordinator itself deletes a deleted topic's state.
     gone = coordinators.find_deleted(topics) if topics else ()
     results: Results = {}
     for key, code in codes.items():
@@ -210,20 +211,20 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
 def _change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
-    """Send a change, and return its answers. Without an answer, the outcome of a sent change is unknown."""
+    """Send a change, and return its answers."""
     if not items:
         return {}
     try:
         codes = send()
     except NoAnswer as lost:
+        # The outcome of a sent change is unknown.
         return {item.key: NoOutcome(is_uncertain=lost.is_sent) for item in items}
     return {item.key: codes.get(item.key, NoOutcome(is_uncertain=True)) for item in items}
 
 
 def _result_of(key: SharePartition, code: int) -> Result:
-    """Return the outcome of a partition with this error code. The result is NoOutcome for a transient error,
-    and for a missing permission, which may still be granted.
-    """
+    """Return the outcome of a partition with this error code."""
+    # A missing permission may still be granted.
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)
 

@@ -78,11 +78,10 @@ _ANY_GROUP = "permission"
 
 
 class BrokerCoordinators(Closeable):
-    """The cluster's share coordinators (`ShareCoordinators`). For one thread. After NoAnswer a new object is
-    needed, because a broker may have moved.
+    """The cluster's share coordinators (`ShareCoordinators`). For one thread.
 
-    A request that changes a state is sent only while `may_change` returns True. Raises KafkaError if no
-    broker answers at the start.
+    After NoAnswer a new object is needed, because a broker may have moved. A request that changes a state is
+    sent only while `may_change` returns True. Raises KafkaError if no broker answers at the start.
     """
 
     def __init__(self, client_config: ClientConfig, may_change: Callable[[], bool]) -> None:
@@ -92,12 +91,11 @@ class BrokerCoordinators(Closeable):
         )
 
     def are_refused(self, topic: str) -> bool:
-        """Return True if the brokers support share groups but do not permit the principal share-state
-        requests. This changes nothing at the brokers. Raises KafkaError, NoAnswer.
+        """Return True if the brokers support share groups but deny the principal share-state requests.
 
-        Any broker is queried for the state of a partition of `topic`, which must exist. It answers, or
-        reports that it is not the share coordinator, and logs no error. A search for the share coordinator
-        would create the state topic.
+        This changes nothing at the brokers. Any broker is queried for the state of a partition of `topic`,
+        which must exist. It answers, or reports that it is not the share coordinator, and logs no error. A
+        search for the share coordinator would create the state topic. Raises KafkaError, NoAnswer.
         """
         _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
         if not level:
@@ -231,13 +229,12 @@ log = structlog.get_logger()
 
 
 class ShareStateThread(FollowerThread):
-    """A thread of the coordinator's process that carries out tasks until stopped. It continues when a broker
-    is unreachable. `summary` is the last known state.
+    """A thread of the coordinator's process that carries out tasks until stopped.
 
-    `may_change` returns True while this process is the owner of the topics (row SP18). A task that was open
-    before the start waits `settle_s`, because a broker may still process requests of the last owner. After a
-    pause of the process, records read before it are ignored, because another process may have become the
-    owner.
+    It continues when a broker is unreachable. `summary` is the last known state. `may_change` returns True
+    while this process is the owner of the topics (row SP18). A task that was open before the start waits
+    `settle_s`, because a broker may still process requests of the last owner. After a pause of the process,
+    records read before it are ignored, because another process may have become the owner.
     """
 
     _retried = Exception  # without this thread, share groups get no partitions
@@ -318,8 +315,9 @@ class ShareStateThread(FollowerThread):
             self._disconnect()
 
     def _check_permission(self, tasks: OpenTasks) -> None:
-        """Check at the start if the permission is missing, and repeat the check while it is. Raises
-        KafkaError, NoAnswer.
+        """Check at the start if the permission is missing, and repeat the check while it is.
+
+        Raises KafkaError, NoAnswer.
         """
         now_s, were_refused = time.monotonic(), self._counts.refused
         if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):

@@ -28,10 +28,9 @@ _ATTEMPTS = 3
 
 
 def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[ExportHeader, int]:
-    """Write the state after the newest committed batch into a new file, without a lock. Return the header and
-    the number of groups.
+    """Write the state after the newest committed batch into a new file, without a lock.
 
-    Raises StateNotRead, ExportError, StateError, FolderError.
+    Return the header and the number of groups. Raises StateNotRead, ExportError, StateError, FolderError.
     """
     for attempt in range(_ATTEMPTS):
         batch = max(retained_batches(checkpoint), default=-1)
@@ -53,8 +52,10 @@ def continue_from(
     header: ExportHeader, old: Checkpoint, cluster: Cluster = no_cluster
 ) -> tuple[Continuation, int]:
     """Return the work of the old checkpoint's coordinator after a backup, and the time in ms up to which it
-    is complete. The old checkpoint's folder must be locked. The cluster is queried only if the last plan is
-    damaged. Raises NotContinued, FolderError, KafkaError.
+    is complete.
+
+    The old checkpoint's folder must be locked. The cluster is queried only if the last plan is damaged.
+    Raises NotContinued, FolderError, KafkaError.
     """
     if old.identity() != header.identity:
         raise NotContinued(f"{old} is not the checkpoint that the file was exported from")

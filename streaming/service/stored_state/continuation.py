@@ -56,9 +56,11 @@ class _Output(Struct):
 def ends_of_answered_requests(
     client_config: ClientConfig, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
 ) -> dict[int, int]:
-    """Return for each partition the offset after its last answered request, or the offset in `ends` if that
-    is higher. A request was answered if an output names it, or if it was appended up to the watermark: a
-    batch reads such requests before it fires deadlines up to the watermark. Raises KafkaError.
+    """Return for each partition the offset after its last answered request, at least that in `ends`. Raises
+    KafkaError.
+
+    A request was answered if an output names it, or if it was appended up to the watermark: a batch reads
+    such requests before it fires deadlines up to the watermark.
     """
     since_ms = last_append_ms(client_config, layout.requests_topic, ends) - _CLOCKS_MS
     with TopicReader(client_config, timeout_ms=_TIMEOUT_MS) as reader:
@@ -175,8 +177,9 @@ def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
 
 
 def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
-    """Return the configurations, renumbered because batch `batch` + 1 replaces all batches up to `last`. A
-    configuration that began after `last` applies from the first batch after the replacement.
+    """Return the configurations, renumbered because batch `batch` + 1 replaces all batches up to `last`.
+
+    A configuration that began after `last` applies from the first batch after the replacement.
     """
     first = batch + 1
     unplanned = first + (last > batch)
@@ -212,9 +215,7 @@ def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | N
 def _replacement_plan(
     checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, client_config: ClientConfig | None
 ) -> PlannedBatch:
-    """Return a replacement for damaged plans. It reads at least the requests that the lost batches
-    answered.
-    """
+    """Return a replacement for damaged plans, which reads at least the requests that were answered."""
     if client_config is None:
         raise NotContinued(
             f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. The topics show "

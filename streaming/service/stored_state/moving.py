@@ -93,9 +93,9 @@ def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Export
 
 
 def export_state(checkpoint: Checkpoint, spark: SparkSession, header: ExportHeader, path: Path) -> int:
-    """Write the state of this checkpoint, whose folder is locked, to a new file.
+    """Write the state of this checkpoint, whose folder is locked, to a new file. Returns the number of
+    groups.
 
-    Returns the number of groups.
     Raises ExportError, StateError, or PySparkException if Spark cannot read the state.
     """
     rows = read_state(spark, checkpoint.spark_uri, checkpoint.last_batch("commits"))
@@ -128,6 +128,7 @@ def identity_for(
     continued_at_ms: int | None = None,
 ) -> Identity:
     """Return the identity of the new folder. A parameter that is None keeps the state's own value.
+
     `continued_at_ms` is the time at which the old folder's coordinator was known to be stopped, if the new
     folder continues its work (`streaming.service.stored_state.continuation`).
 
@@ -183,10 +184,11 @@ def import_state(
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
     follows: Continuation | None = None,
 ) -> None:
-    """Create the folder `target` with the state of an export. `follows` is the coordinator's work after the
-    export, which runs again as batch 1. The folder appears complete or not at all. Spark is started once the
-    export has been checked. Raises MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if
-    Spark cannot write the state.
+    """Create the folder `target` with the state of an export. The folder appears complete or not at all.
+
+    `follows` is the coordinator's work after the export, which runs again as batch 1. Spark is started once
+    the export has been checked. Raises MoveRefused, ExportError, StateError, SparkFailed, or PySparkException
+    if Spark cannot write the state.
     """
     if target.exists():
         raise MoveRefused(f"{target} exists. Import into a new folder")
@@ -222,9 +224,7 @@ def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
 
 
 def _continued_header(header: ExportHeader, later: Continuation) -> ExportHeader:
-    """Return the header with what the coordinator did after the export: its later configurations and outages,
-    and the planned batch.
-    """
+    """Return the header with the later configurations and outages, and the planned batch."""
     return replace(
         header,
         epochs=_renumbered_epochs(later.record.epochs, later.batch),
@@ -239,9 +239,8 @@ def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOut
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """Return the configurations, renumbered so that this batch becomes batch 0. Earlier ones are kept,
-    because a stored group may need them.
-    """
+    """Return the configurations, renumbered so that this batch becomes batch 0."""
+    # Earlier ones are kept, because a stored group may need them.
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 
@@ -253,15 +252,15 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
 
 
 def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
-    """Return the groups by shard number. Each group is decoded once, for its next deadline and to find
-    damage. If the topics are new, each group gets UNPUBLISHED_DEADLINE_MS as its deadline, so that the first
-    batch publishes the group on the compacted topics, and its offsets precede every request of the new log.
-    """
+    """Return the groups by shard number."""
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic
     shards: dict[int, dict[str, codec.StoredGroup]] = {}
     for exported in export.groups():
+        # If the topics are new, the first batch publishes the group on the compacted topics, and its offsets
+        # precede every request of the new log.
         entry = codec.StoredGroup(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
+        # Decoded for the next deadline and to find damage.
         group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
             entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))

@@ -45,16 +45,13 @@ class RollbackRefused(RuntimeError):
 
 @dataclass(frozen=True)
 class Rollback:
-    """A completed rollback: the state is that after `batch`, and `last` was the last planned batch. `removed`
-    is the number of Spark's files that the new checkpoint lacks. `kept` is the folder with the old
-    checkpoint.
-    """
+    """A completed rollback: the state is that after `batch`."""
 
     batch: int
-    last: int
+    last: int  # the last planned batch
     groups: int
-    removed: int
-    kept: Path
+    removed: int  # Spark's files that the new checkpoint lacks
+    kept: Path  # the folder with the old checkpoint
 
 
 def roll_back(
@@ -66,6 +63,7 @@ def roll_back(
     cluster: Cluster = no_cluster,
 ) -> Rollback:
     """Roll a checkpoint in a locked local folder back to `to_batch`, by default the newest intact batch.
+
     `keep` is the path of a new folder on the same file system. Raises RollbackRefused, NotContinued,
     FolderError, KafkaError, SparkFailed.
     """
@@ -153,8 +151,9 @@ def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore],
 
 
 def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
-    """Build the new checkpoint from links to the files of the old one. Returns the number of files left
-    out.
+    """Build the new checkpoint from links to the files of the old one.
+
+    Returns the number of files left out.
     """
     dropped = {
         path
@@ -190,8 +189,9 @@ def _check(
     batch: int,
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
 ) -> int:
-    """Let Spark read the state of the new checkpoint, and decode every group. Returns the number of
-    groups.
+    """Let Spark read the state of the new checkpoint, and decode every group.
+
+    Returns the number of groups.
     """
     with starting_spark() as session:
         try:
@@ -204,8 +204,9 @@ def _check(
 
 
 def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuation) -> None:
-    """Replace the old checkpoint with the new one. A crash meanwhile leaves a folder without Spark's
-    checkpoint, on which no coordinator starts.
+    """Replace the old checkpoint with the new one.
+
+    A crash meanwhile leaves a folder without Spark's checkpoint, on which no coordinator starts.
     """
     os.sync()
     make_private_folder(keep)

@@ -32,25 +32,21 @@ POLL_MAX_S = 1.0
 
 
 class ClusterTopics(Struct, frozen=True):
-    """The cluster's metadata at one poll, at `at_ms`.
+    """The cluster's metadata at one poll, at `at_ms`."""
 
-    `images` are by name, None for a missing topic. A topic whose state is uncertain is left out. `listed` are
-    the names of all existing topics, None if not requested, and `internal` those that the brokers mark as
-    internal.
-    """
-
+    # By name, None for a missing topic. A topic whose state is uncertain is left out.
     images: Images
-    listed: frozenset[str] | None
+    listed: frozenset[str] | None  # the names of all existing topics, None if not requested
     at_ms: int
-    internal: frozenset[str] = frozenset()
+    internal: frozenset[str] = frozenset()  # that the brokers mark as internal
 
 
 class _Result(Struct, frozen=True):
-    """The topics that a pattern matches. If members' gateways filter them, `seen` is the digest of all
-    matches, and `topics` are only those that a gateway reported.
-    """
+    """The topics that a pattern matches."""
 
     topics: list[str]
+    # If members' gateways filter the topics, the digest of all matches. `topics` are then those that a
+    # gateway reported.
     seen: str | None = None
 
 
@@ -60,10 +56,10 @@ GroupUpdate = TopicMetadata | RegexResolved
 
 
 class GroupTopics:
-    """The topics and patterns of all groups, compared with the cluster. It decides which groups get which
-    record.
+    """The topics and patterns of all groups, compared with the cluster.
 
-    Topics in `internal`, and those that brokers mark so, match no pattern.
+    It decides which groups get which record. Topics in `internal`, and those that brokers mark so, match no
+    pattern.
     """
 
     def __init__(self, internal: Collection[str] = (), *, poll_max_s: float = POLL_MAX_S) -> None:
@@ -104,8 +100,9 @@ class GroupTopics:
             self._new[group_id] = None
 
     def _forget(self, group_id: str, *, keeps_place: bool) -> None:
-        """Forget the group's view. With `keeps_place` a new view replaces it, and the group stays in line for
-        its comparison.
+        """Forget the group's view.
+
+        With `keeps_place` a new view replaces it, and the group stays in line for its comparison.
         """
         before = self._groups.get(group_id)
         if before is None:
@@ -125,8 +122,9 @@ class GroupTopics:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a poll is due at once, because a group has something new to wait for, or the last poll had
-        no time for all groups.
+        """True if a poll is due at once.
+
+        A group has something new to wait for, or the last poll had no time for all groups.
         """
         return bool(self._new) or not self._is_complete
 
@@ -140,9 +138,10 @@ class GroupTopics:
         return bool(self._patterns)
 
     def compare(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """Return the records that are due after this poll. `now_s` is of a monotonic clock. A deletion or a
-        new id of a topic counts only when two polls in a row show it, because a broker may lag. A topic that
-        is new to the group, and new partitions, count at once.
+        """Return the records that are due after this poll. `now_s` is of a monotonic clock.
+
+        A deletion or a new id of a topic counts only when two polls in a row show it, because a broker may
+        lag. A topic that is new to the group, and new partitions, count at once.
         """
         began_s = monotonic()
         self._note_changes(cluster)
@@ -163,15 +162,14 @@ class GroupTopics:
         return due
 
     def _note_changes(self, cluster: ClusterTopics) -> None:
-        """Mark the groups to compare: those with a topic that changed since the last poll, or between the
-        last two. The latter are compared again because a change counts when two polls in a row show it.
-        """
+        """Mark the groups with a topic that changed since the last poll, or between the last two."""
         images, before = cluster.images, self._images
         changed = {name for name, image in images.items() if name not in before or before[name] != image}
         changed.update(name for name in before if name not in images)
         changed |= (cluster.listed or frozenset()) ^ (self._listed or frozenset())
         if cluster.listed is not None and self._listed is None:
             changed.update(self._names)
+        # A change counts when two polls in a row show it, so groups are compared twice.
         if recent := changed | self._changed:
             for group_id, view in self._groups.items():
                 if not view.topics.keys().isdisjoint(recent) or not recent.isdisjoint(view.unknown_topics):
@@ -194,7 +192,8 @@ class GroupTopics:
         return monotonic() <= self._until_s
 
     def _check(self, cluster: ClusterTopics) -> Iterator[str]:
-        """Compare the marked groups with this poll while there is time, and yield those that need a record.
+        """Compare the marked groups while there is time, and yield those that need a record.
+
         Waiting groups are compared first, and those that already needed a record last.
         """
         for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
@@ -212,8 +211,8 @@ class GroupTopics:
         view = self._groups[group_id]
         differences = self._differences(view, cluster.images)
         results = self._results(view, cluster)
-        _put(self._metadata, group_id, differences)
-        _put(self._resolutions, group_id, results)
+        _set_or_remove(self._metadata, group_id, differences)
+        _set_or_remove(self._resolutions, group_id, results)
         return bool(differences or results or not self._are_matched(view, cluster))
 
     def _are_matched(self, view: GroupView, cluster: ClusterTopics) -> bool:
@@ -232,7 +231,6 @@ class GroupTopics:
         return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
 
     def _needs_image(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
-        """Return True if the group needs this image of the topic."""
         known = view.topics.get(name)
         if image is None:
             knows_it = name in view.topics and known is None
@@ -244,12 +242,12 @@ class GroupTopics:
         return self._seen.get(name) == image.id
 
     def _was_missing(self, name: str) -> bool:
-        """Return True if the last poll showed that the topic does not exist."""
         return name in self._seen and self._seen[name] is None
 
     def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
-        """Return the matches of each of the group's patterns, or None if none have changed or some are not
-        known yet.
+        """Return the matches of each of the group's patterns.
+
+        None if none have changed or some are not known yet.
         """
         if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
             return None
@@ -264,9 +262,7 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
-        """Return the topics that a pattern of the group matches. If members' gateways filter them, return
-        those that a gateway reported, with the digest of all matches.
-        """
+        """Return the topics that a pattern of the group matches."""
         gateway_digest = view.checked_regexes.get(pattern)
         if gateway_digest is None:
             return _Result(self._names_of(view, pattern, cluster, listed))
@@ -279,11 +275,11 @@ class GroupTopics:
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
-        """Return True if the group may keep this topic, which a gateway reported. The coordinator may have
-        fewer rights than the gateway, so an invisible topic exists unless the brokers report otherwise.
-        """
+        """Return True if the group may keep this topic, which a gateway reported."""
         if images.get(name) is not None:
             return True
+        # The coordinator may have fewer rights than the gateway, so an invisible topic exists unless the
+        # brokers report otherwise.
         is_gone = name in images and self._was_missing(name)
         return view.topics.get(name) is not None and not is_gone
 
@@ -296,8 +292,9 @@ class GroupTopics:
     def _names_of(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
-        """Return the matches of the pattern, and those topics of its last result that may still exist: topics
-        with an error, or absent only from this poll. A pattern with an error keeps its last result.
+        """Return the matches of the pattern, and those topics of its last result that may still exist.
+
+        A pattern with an error keeps its last result.
         """
         matched = self._matches.of(pattern)
         assert matched is not None, "the patterns of the group are matched"
@@ -305,6 +302,7 @@ class GroupTopics:
         if known == matched.topics and matched.error is None:
             return matched.topics
         images = cluster.images
+        # With an error, or absent only from this poll.
         doubtful = {
             name
             for name in known
@@ -342,18 +340,17 @@ class GroupTopics:
         return known
 
     def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """Return the records of the group that are due. Topics come first, so that the group knows them when
-        the results come.
-        """
+        """Return the records of the group that are due."""
         due: list[GroupUpdate] = []
-        if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
+        # Topics come first, so that the group knows them when the results come.
+        if (topics := self._take_if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
             due.append(TopicMetadata(group_id=group_id, topics=topics))
-        if (results := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
+        if (results := self._take_if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
             due.append(self._resolved(group_id, results, cluster))
         return due
 
     @staticmethod
-    def _if_due(
+    def _take_if_due(
         resend: Resend[Content], group_id: str, contents: dict[str, Content], now_s: float
     ) -> Content | None:
         """Return the content of the group's record if it is due, and count it as sent."""
@@ -372,8 +369,7 @@ class GroupTopics:
                 self._regexes_sent.not_sent(message.group_id)
 
 
-def _put(contents: dict[str, Content], group_id: str, content: Content | None) -> None:
-    """Set the group's content. A group without one has no entry."""
+def _set_or_remove(contents: dict[str, Content], group_id: str, content: Content | None) -> None:
     if content is None:
         contents.pop(group_id, None)
     else:

@@ -34,23 +34,20 @@ class _ConsumerRecord(Struct, frozen=True):
 
 
 class _GroupRecord(Struct, frozen=True):
-    """The used fields of a record of the groups topic. A classic group has `wanted_topics` if it needs these
-    topics for its conversion (row MI14).
-    """
+    """The fields used of a record of the groups topic."""
 
     consumer: _ConsumerRecord | None = None
-    wanted_topics: list[str] = []
+    wanted_topics: list[str] = []  # that a classic group needs for its conversion (row MI14)
 
 
 class GroupView(Struct, frozen=True):
-    """The topics and patterns that a group knows and waits for. `checked_regexes` are the patterns that its
-    members' gateways match, with the digest of their matches.
-    """
+    """The topics and patterns that a group knows and waits for."""
 
     topics: dict[str, TopicImage | None] = field(default_factory=dict)
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
     unknown_topics: list[str] = []
     unresolved_regexes: list[str] = []
+    # Patterns that members' gateways match, with the digest of their matches.
     checked_regexes: dict[str, str] = {}
 
     @property

@@ -83,8 +83,9 @@ Images = Mapping[str, TopicImage | None]
 
 
 def is_doubtful(before: Images, now: Images) -> bool:
-    """Return True if a topic is missing, or has another id, in the next poll. A third poll decides, because a
-    broker may lag.
+    """Return True if a topic is missing, or has another id, in the next poll.
+
+    A third poll decides, because a broker may lag.
     """
     known = ((name, image.id) for name, image in before.items() if image is not None)
     return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
@@ -136,10 +137,10 @@ class OffsetTopics:
         return {topic for topics in self._ids.values() for topic in topics}
 
     def compare(self, images: Images, now_s: float) -> list[TopicMetadata]:
-        """Return the records that are due with these images of the cluster's metadata. `now_s` is of a
-        monotonic clock.
+        """Return the records that are due with these images of the cluster's metadata.
 
-        An image of a topic counts when two calls in a row show it, because a broker may lag.
+        An image of a topic counts when two calls in a row show it, because a broker may lag. `now_s` is of a
+        monotonic clock.
         """
         seen = {name: _id_of(image) for name, image in images.items()}
         sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}

@@ -16,18 +16,16 @@ class Matched(Struct, frozen=True):
 
 
 class _Cached(Struct, frozen=True):
-    """The matches of a pattern among these topics."""
-
     matched: Matched
     among: frozenset[str]
 
 
 class PatternMatches:
-    """The matches of patterns among the topics of the last poll. Topics in `internal` and Kafka's internal
-    topics match no pattern.
+    """The matches of patterns among the topics of the last poll.
 
-    A pattern that many groups have is matched once, and then only with new topics. A cluster with 10,000
-    topics and 1,000 patterns needs 10 million matches at first, and 1,000 for each new topic.
+    Topics in `internal` and Kafka's internal topics match no pattern. A pattern that many groups have is
+    matched once, and then only with new topics. A cluster with 10,000 topics and 1,000 patterns needs 10
+    million matches at first, and 1,000 for each new topic.
     """
 
     def __init__(self, internal: Collection[str] = ()) -> None:
@@ -42,9 +40,10 @@ class PatternMatches:
     def update(
         self, topics: frozenset[str], patterns: Iterable[str], has_time: Callable[[], bool]
     ) -> tuple[set[str], bool]:
-        """Match the patterns, in this order, against the topics, and forget other patterns. Return the
-        patterns whose matches have changed, and True if all patterns were matched. The first pattern is
-        always matched, the others only while `has_time` returns True.
+        """Match the patterns, in this order, against the topics, and forget other patterns.
+
+        Return the patterns whose matches have changed, and True if all patterns were matched. The first
+        pattern is always matched, the others only while `has_time` returns True.
         """
         if topics != self._topics:  # else it stays the same object, by which `of` compares
             self._topics = topics

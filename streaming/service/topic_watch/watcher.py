@@ -40,11 +40,10 @@ log = structlog.get_logger()
 
 
 class TopicWatcher(FollowerThread):
-    """A thread of the coordinator's process that watches the topics until stopped. It continues when a broker
-    is unreachable.
+    """A thread of the coordinator's process that watches the topics until stopped.
 
-    It checks the topics every `interval_ms`, more rarely if a check takes long. It reports a deleted topic at
-    the second check, which follows at once.
+    It continues when a broker is unreachable. It checks the topics every `interval_ms`, more rarely if a
+    check takes long. It reports a deleted topic at the second check, which follows at once.
     """
 
     _retried = Exception  # after any error, the topics have to be watched
@@ -68,8 +67,9 @@ class TopicWatcher(FollowerThread):
             self._watch(reader, admin, requests)
 
     def _watch(self, reader: TopicReader, admin: KafkaAdminClient, requests: RequestAppender) -> None:
-        """Read the offsets and groups topics from their start, and check the topics until stopped. Raises
-        KafkaError.
+        """Read the offsets and groups topics from their start, and check the topics until stopped.
+
+        Raises KafkaError.
         """
         offsets, groups = OffsetTopics(), GroupTopics(self._layout.topics)
         partitions = reader.partitions_of(self._layout.offsets_topic, self._layout.groups_topic)
@@ -142,17 +142,15 @@ def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
 
 
 def _names(messages: Sequence[GroupUpdate]) -> list[str]:
-    """Return the topics and patterns that the records are about."""
     return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 
 
 def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
-    """Return the images of topics in a Metadata response. A topic with an error is omitted, unless the error
-    is that it does not exist.
-    """
+    """Return the images of topics in a Metadata response."""
     images: dict[str, TopicImage | None] = {}
     for topic in described:
         if topic["error_code"] == UnknownTopicOrPartitionError.errno:
+            # A topic with another error is left out.
             images[topic["name"]] = None
         elif topic["error_code"] == 0 and topic["topic_id"] is not None:
             images[topic["name"]] = TopicImage(UUID(str(topic["topic_id"])), len(topic["partitions"]))

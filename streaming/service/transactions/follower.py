@@ -118,8 +118,9 @@ class ReportedTransactions(FollowerThread):
             self._follow(markers, requests)
 
     def _follow(self, markers: MarkersReader, requests: RequestAppender) -> None:
-        """Run until stopped. Raises KafkaError, after which the reported transactions are left to the
-        follower of the topic.
+        """Run until stopped.
+
+        Raises KafkaError, after which the reported transactions are left to the follower of the topic.
         """
         pending = PendingTransactions(markers.find_topic(), Counter())
         early = EarlyPending(pending)
@@ -166,8 +167,9 @@ FAILING_ALARM_S = 30.0
 
 
 class TransactionsFollower(FollowerThread):
-    """A thread of the coordinator's process that follows transactions until stopped. It continues when a
-    broker is unreachable. `summary` is the last known state.
+    """A thread of the coordinator's process that follows transactions until stopped.
+
+    It continues when a broker is unreachable. `summary` is the last known state.
     """
 
     _retried = Exception  # without this thread, offsets stay pending forever
@@ -183,8 +185,10 @@ class TransactionsFollower(FollowerThread):
         self._reported = ReportedTransactions(client_config, layout)
 
     def report(self, key: bytes, value: bytes | None) -> None:
-        """Report a record that the query's next batch will write to the transactions topic, so that its group
-        gets the marker sooner. Safe for threads, and never waits. Reports may be missing or repeated.
+        """Report a record that the query's next batch will write to the transactions topic.
+
+        Its group gets the marker sooner. Safe for threads, and never waits. Reports may be missing or
+        repeated.
         """
         self._reported.report(key, value)
 

@@ -35,15 +35,13 @@ class Marker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a Fetch. `next_offset` is the offset to read from next, `end` the high watermark, and
-    `start` the first offset of the log. With `is_out_of_range` the requested offset is not in the log.
-    """
+    """The result of a Fetch."""
 
     markers: list[Marker]
-    next_offset: int
-    start: int
-    end: int
-    is_out_of_range: bool = False
+    next_offset: int  # to read from next
+    start: int  # the first offset of the log
+    end: int  # the high watermark
+    is_out_of_range: bool = False  # the requested offset is not in the log
 
 
 class MarkersReader(Closeable):
@@ -93,8 +91,10 @@ class MarkersReader(Closeable):
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
-    """Return the maximum duration of one Fetch. The partitions are fetched one after the other and share
-    `all_ms`, but each Fetch gets at least `least_ms`, so that brokers are never queried without a pause.
+    """Return the maximum duration of one Fetch.
+
+    The partitions are fetched one after the other and share `all_ms`, but each Fetch gets at least
+    `least_ms`, so that brokers are never queried without a pause.
     """
     return max(least_ms, all_ms // max(1, partitions))
 

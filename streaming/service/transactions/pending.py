@@ -41,15 +41,13 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An open entry. `marker` is the one that decides it, and `outcome` is its meaning. If `is_lost`, the log
-    no longer has all markers from the entry's position on. The request to the group is due from `due_s` on.
-    """
+    """An open entry."""
 
     pending: PendingTransaction
-    marker: Marker | None = None
-    outcome: MarkerOutcome | None = None
-    is_lost: bool = False
-    due_s: float = 0.0
+    marker: Marker | None = None  # that decides the entry
+    outcome: MarkerOutcome | None = None  # the meaning of the marker
+    is_lost: bool = False  # the log no longer has all markers from the entry's position on
+    due_s: float = 0.0  # from then on the request to the group is due
     repeat_s: float = FIRST_REPEAT_S
 
 
@@ -99,9 +97,7 @@ class PendingTransactions:
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
-        """Find the marker of a new entry among the markers already read. If they begin after the entry's
-        position, read again from there.
-        """
+        """Find the marker of a new entry among the markers already read, or read again from the entry on."""
         pending = entry.pending
         partition = self._partitions.get(pending.txn_partition)
         if partition is None:
@@ -201,16 +197,15 @@ class PendingTransactions:
             entry.is_lost = entry.pending.txn_position < missing_to
 
     def _drop_unneeded(self) -> None:
-        """Forget the partitions without entries. A later entry starts at its own position."""
+        """Forget the partitions without entries."""
         needed = {entry.pending.txn_partition for entry in self._entries.values()}
         for number in self._partitions.keys() - needed:
             del self._partitions[number]
 
 
 def _since(position: int, markers: deque[Marker]) -> Iterable[Marker]:
-    """Return the markers from this position on. The search starts at the end, because most entries are near
-    it.
-    """
+    """Return the markers from this position on."""
+    # Most entries are near the end.
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(markers)))
     return reversed(tail)
 
