@@ -43,15 +43,12 @@ ROW_OVERHEAD_BYTES = 256
 
 
 class LogRow(NamedTuple):
-    """A record of the requests topic. Rows compare in the log's order. The broker appended it at `at_ms`.
-
-    `key` is b"" for a record without a key.
-    """
+    """A record of the requests topic. Rows compare in the log's order."""
 
     partition: int
     offset: int
-    at_ms: int
-    key: bytes
+    at_ms: int  # when the broker appended it
+    key: bytes  # b"" for a record without a key
     value: bytes
 
 
@@ -146,16 +143,12 @@ class LogMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of messages to one shard.
-
-    `partition` is the shard's partition of requests, `shards` the number of shards of a partition. `skip` are
-    ids of records, or of single requests of packs, that are refused unread.
-    """
+    """The admission of messages to one shard."""
 
     layout: TopicLayout
-    partition: int
-    shards: int
-    skip: frozenset[str]
+    partition: int  # the shard's partition of requests
+    shards: int  # the number of shards of a partition
+    skip: frozenset[str]  # ids of records, or of single requests of packs, to refuse unread
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
         """Yield the messages of a record in their order. A record to skip or a pack that is too large is one
@@ -182,7 +175,7 @@ class Admission:
         return self._misdirected(request, message, is_known) or request
 
     def _refusal_unread(self, message: LogMessage) -> Refusal | None:
-        """Return why a message is refused, whatever its request is, or None."""
+        """Return why a message is refused before its request is decoded, or None."""
         if message.id in self.skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)
         # The topic's own limit applies to compressed bytes.

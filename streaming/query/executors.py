@@ -47,12 +47,10 @@ class ExecutorsUnfit(RuntimeError):
 
 @dataclass(frozen=True)
 class Demand:
-    """The requirements on a Python worker. `versions` are those of Python and of each distribution.
+    """The requirements on a Python worker."""
 
-    `mark` is the path and the content of a file, which another machine sees only in a shared checkpoint.
-    """
-
-    versions: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]  # of Python and of each distribution
+    # The path and the content of a file, which another machine sees only in a shared checkpoint.
     mark: tuple[str, str] | None = None
 
     def check(self) -> None:
@@ -118,11 +116,11 @@ def send_code(context: Any, folder: Path) -> None:
 
 
 def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
-    """Return the demand with a mark, by which workers check that they have the driver's checkpoint. A
-    checkpoint that is not in a file system needs no mark.
+    """Return the demand with a mark, by which workers check that they have the driver's checkpoint. Raises
+    FolderNotWritable.
 
     Without this check, executors could write the state into local folders, where the next executor does not
-    find it. Raises FolderNotWritable.
+    find it. A checkpoint that is not in a file system needs no mark.
     """
     # These import packages that only the driver needs.
     from kafka_why.local_files import LocalFiles
@@ -198,8 +196,7 @@ def demand_of_driver() -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFunction:
-    """A function for applyInPandasWithState that a Python worker can unpickle only if `checks` pass. A check
-    that fails raises.
+    """A function for applyInPandasWithState that a Python worker can unpickle only if `checks` pass.
 
     Spark sends the function to a worker for each pass of each task, even without rows, and commits the task's
     state. So the checks run when the worker unpickles the function.

@@ -30,8 +30,9 @@ class Sink(Protocol):
         """Receive a response. `message` is the message that is being applied."""
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
-        """Receive the effects of one step of the group with this key. `message` is the request that is
-        applied, or None if the step follows the last request.
+        """Receive the effects of one step of the group with this key.
+
+        `message` is the request that is applied, or None if the step follows the last request.
         """
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
@@ -124,10 +125,10 @@ def handle(
     decode_group: Callable[[str], DecodedGroup],
     sink: Sink,
 ) -> DecodedGroup | None:
-    """Apply or refuse the next message of the log. Return its group, or None if the message is refused.
+    """Apply or refuse the next message of the log. Raises OperatorError.
 
-    `is_known` is as in `Admission.admit`. `decode_group` decodes a group by its id. Raises
-    OperatorError.
+    Return its group, or None if the message is refused. `is_known` is as in `Admission.admit`. `decode_group`
+    decodes a group by its id.
     """
     request = admission.admit(message, is_known)
     if isinstance(request, Refusal):

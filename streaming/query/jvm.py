@@ -51,10 +51,10 @@ class Jvm(Protocol):
 
 
 class OwnJvm:
-    """A JVM that ends with this process. It holds `hold_fd` open until it ends. Its output goes to
-    `log_path`.
+    """A JVM that ends with this process.
 
-    Raises one of LAUNCH_ERRORS, and SparkFailed if it hangs.
+    It holds `hold_fd` open until it ends. Its output goes to `log_path`. Raises one of LAUNCH_ERRORS, and
+    SparkFailed if it hangs.
     """
 
     def __init__(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
@@ -62,7 +62,7 @@ class OwnJvm:
             popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
             if hold_fd is not None:
                 popen["pass_fds"] = (hold_fd,)
-            with _deferred_signals(), _not_longer_than(LAUNCH_S, log_path):
+            with _deferred_signals(), _launch_time_limit(LAUNCH_S, log_path):
                 self.gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
 
     @property
@@ -143,8 +143,9 @@ def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
 
 
 @contextlib.contextmanager
-def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
-    """Kill the JVM that this thread launches and raise SparkFailed if the launch takes more than `limit_s`.
+def _launch_time_limit(limit_s: float, log_path: Path) -> Iterator[None]:
+    """Kill the JVM that this thread launches and raise SparkFailed after `limit_s`.
+
     launch_gateway waits for its JVM without a limit, and does not report the process.
     """
     thread = threading.get_native_id()
@@ -172,8 +173,9 @@ def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
 
 
 def _children_of(thread: int) -> set[int]:
-    """Return the ids of the processes that a thread of this process has started. The result is empty if the
-    system does not list them.
+    """Return the ids of the processes that a thread of this process has started.
+
+    The result is empty if the system does not list them.
     """
     try:
         return {int(pid) for pid in Path(f"/proc/self/task/{thread}/children").read_text().split()}
@@ -210,10 +212,10 @@ INTERVAL_S = 1.0
 
 
 class Watchdog:
-    """A watchdog that calls `ping` of the JVM once per interval. `on_hung` is called once, in a thread, after
-    UNANSWERED_S intervals without an answer.
+    """A watchdog that calls `ping` of the JVM once per interval.
 
-    Intervals are counted instead of measured: while this whole process is stopped, it cannot ping.
+    `on_hung` is called once, in a thread, after UNANSWERED_S intervals without an answer. Intervals are
+    counted instead of measured: while this whole process is stopped, it cannot ping.
     """
 
     def __init__(
@@ -277,7 +279,8 @@ _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 
 def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
-    """Empty this folder, and return the settings `spark` with those that put the JVM's temporary files in it.
+    """Empty this folder, and return `spark` with the settings that put the JVM's temporary files in it.
+
     Settings in `spark` about temporary files take precedence. If `is_local`, no executor runs elsewhere.
     Raises FolderNotWritable.
     """

@@ -61,8 +61,9 @@ def note_writer(prefix: str | None, task: int) -> Note:
 
 
 def take_unfinished_notes(prefix: str | None) -> list[str]:
-    """Return the notes of tasks that did not finish, and remove all notes. No notes are found if the workers
-    run on other machines.
+    """Return the notes of tasks that did not finish, and remove all notes.
+
+    No notes are found if the workers run on other machines.
     """
     if prefix is None:
         return []
@@ -128,8 +129,9 @@ class ShardCall:
         return group
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire the deadlines that the watermark allows, and write the state, at the end of every call. A call
-        that writes state has to set Spark's timeout again, because writing clears it.
+        """Fire the deadlines that the watermark allows, and write the state, at the end of every call.
+
+        A call that writes state has to set Spark's timeout again, because writing clears it.
         """
         for group_id, entry in self._entries.items():
             if entry.next_deadline_ms is not None and entry.next_deadline_ms <= watermark_ms:
@@ -173,14 +175,11 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class ConfigEpoch:
-    """A configuration, the first batch that uses it, and the time after which it is in force.
-
-    `skip` are ids of records to dead-letter unread from that batch on.
-    """
+    """A configuration, the first batch that uses it, and the time after which it is in force."""
 
     from_batch: int
     config: CoordinatorConfig
-    skip: frozenset[str] = frozenset()
+    skip: frozenset[str] = frozenset()  # ids of records to dead-letter unread from that batch on
     after_ms: int = 0
 
 

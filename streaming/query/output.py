@@ -74,8 +74,9 @@ class OutputRows:
         self._bytes += len(value or b"")
 
     def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
-        """Yield the records since the last call as one frame, if any. `state_bytes` is the size of the state
-        that leaves Python with the frame.
+        """Yield the records since the last call as one frame, if any.
+
+        `state_bytes` is the size of the state that leaves Python with the frame.
         """
         empty_rows = (self._bytes + state_bytes) // BYTES_PER_ROW - len(self._rows)
         if empty_rows > 0:
@@ -105,8 +106,9 @@ class Output(OutputRows):
         yield from super().frame(state_bytes)
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
-        """Add the effects of one step of the group with this key. `message` is the request that is applied,
-        or None if the step follows the last request.
+        """Add the effects of one step of the group with this key.
+
+        `message` is the request that is applied, or None if the step follows the last request.
         """
         for reply in effects.replies:
             self.reply(reply, message)
@@ -161,7 +163,8 @@ class Output(OutputRows):
         """Do nothing, because the batch writes the views before Spark commits it."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:
-        """Add a record with one response. The partition's open pack is closed first, to keep the order."""
+        """Add a record with one response."""
+        # To keep the order.
         if reply_partition in self._packs:
             self._close_pack(reply_partition)
         self.add(self._layout.responses_topic, value, b"", reply_partition)
@@ -171,8 +174,9 @@ class Output(OutputRows):
         self.add(self._layout.responses_topic, pack(answers), b"", reply_partition)
 
     def add_compacted(self, group_id: str) -> None:
-        """Add the records of the group's offsets and pending transactions that have changed in this call. All
-        records of a group are in one partition.
+        """Add the records of the group's offsets and pending transactions that have changed in this call.
+
+        All records of a group are in one partition.
         """
         partition = partition_of(group_id, self._layout.request_partitions)
         for (topic, key), record in self._compacted.pop(group_id, {}).items():

@@ -45,8 +45,9 @@ def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransacti
 def committed_offset(
     group_id: str, incarnation: str, change: OffsetChange, request: str
 ) -> CommittedOffset | None:
-    """Return the record of a committed offset, or None if the change deletes it. `request` is the id of the
-    request, or of the record, that committed it.
+    """Return the record of a committed offset, or None if the change deletes it.
+
+    `request` is the id of the request, or of the record, that committed it.
     """
     offset = change.offset
     if offset is None:
@@ -92,9 +93,10 @@ def transaction_record(effects: Effects, change: TransactionChange) -> PendingTr
 def dead_letter(
     reason: Reason, text: str, key: bytes, message: LogMessage | None, request: str = "", *, answered: bool
 ) -> DeadLetter:
-    """Return the dead letter of a message that was refused or failed. `message` is None if it is no longer
-    available. `request` is then its id, or "" if a deadline failed. `key` is that of the record, or of the
-    group whose deadline failed.
+    """Return the dead letter of a message that was refused or failed.
+
+    `message` is None if it is no longer available. `request` is then its id, or "" if a deadline failed.
+    `key` is that of the record, or of the group whose deadline failed.
     """
     return DeadLetter(
         version=RECORD_VERSION,

@@ -107,9 +107,7 @@ def as_records(output: DataFrame) -> DataFrame:
 
 
 def _event_time(owner_epoch: int | None) -> Column:
-    """Return the time that a clock record attests, at most its own append time. Null for every other
-    record.
-    """
+    """Return the time that a clock record attests, at most its own append time. Null for other records."""
     attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
     is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
     time = F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp"))
@@ -122,12 +120,11 @@ def _event_time(owner_epoch: int | None) -> Column:
 
 
 def _shard(shards: int) -> Column:
-    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its key, or that of a
-    pack's slot.
-
-    A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
+    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its key or a pack's
+    slot.
     """
     is_pack = F.coalesce(F.startswith(F.col("value"), F.lit(PACK_PREFIX)), F.lit(False))
+    # A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
     slot = F.coalesce(F.col("key").cast("string").try_cast("long"), F.lit(0))
     number = F.when(is_pack, slot).otherwise(F.crc32(_key()))
     return F.col("partition").cast("long") * shards + F.pmod(number, F.lit(shards))
@@ -149,8 +146,9 @@ def log_row() -> Column:
 
 
 def cluster_options(client_config: ClientConfig) -> dict[str, str]:
-    """Return the options with which Spark's Kafka source and sink reach the cluster, on any machine. Spark's
-    plans show them, but `streaming.query.spark_settings` hides those that may be secret.
+    """Return the options with which Spark's Kafka source and sink reach the cluster, on any machine.
+
+    Spark's plans show them, but `streaming.query.spark_settings` hides those that may be secret.
     """
     return {f"kafka.{name}": value for name, value in client_config.java_settings().items()}
 
@@ -186,9 +184,10 @@ def start(
     guard: OwnerGuard | None = None,
     batch_interval_ms: int = 0,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it. `demand`
-    are the requirements on executors, if any. Batches begin `batch_interval_ms` apart, or later if a batch
-    takes longer.
+    """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it.
+
+    `demand` are the requirements on executors, if any. Batches begin `batch_interval_ms` apart, or later if a
+    batch takes longer.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)
@@ -213,9 +212,10 @@ def write_output(
     linger_ms: int = 0,
     producer_batch_bytes: int = PRODUCER_BATCH_BYTES,
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to Kafka. With an interval of 0, batches
-    follow without a pause. `linger_ms` and `producer_batch_bytes` are `linger.ms` and `batch.size` of the
-    producer.
+    """Start a query that writes (topic, key, value, partition) to Kafka.
+
+    With an interval of 0, batches follow without a pause. `linger_ms` and `producer_batch_bytes` are
+    `linger.ms` and `batch.size` of the producer.
     """
     return (
         output.writeStream.queryName(query_name)
@@ -325,14 +325,13 @@ def write_state(
 
 
 def _write_rows(path: Path, shards: int, state: State) -> None:
-    """Write a record for each shard, in the form of a pack: the key of a pack is the number of a shard, to
-    which `coordinate` passes it.
-    """
+    """Write a record for each shard, in the form of a pack."""
     # Spark plans no batch without rows, so a state without groups needs a row, too.
     numbered = iter(sorted(state.items()) or [(0, {})])
     with pq.ParquetWriter(path, FILE_SCHEMA) as writer:
         while part := list(islice(numbered, _ROWS_PER_WRITE)):
             columns = {
+                # The key of a pack is the number of a shard, to which `coordinate` passes it.
                 "key": [b"%d" % (shard % shards) for shard, _ in part],
                 "value": [PACK_PREFIX + codec.write_row(entries)[1] for _, entries in part],
                 "partition": [shard // shards for shard, _ in part],

@@ -185,7 +185,7 @@ class Session(Closeable):
 
     def _start(self) -> None:
         try:
-            with self._watched(), _own_interrupts():
+            with self._watched(), _restored_interrupts():
                 self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
             # Otherwise the accumulators' server prints a traceback when the JVM ends.
             self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
@@ -205,12 +205,11 @@ class Session(Closeable):
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Kill this process's own JVM if it hangs while Spark starts, because calls to it would wait
-        forever.
-        """
+        """Kill this process's own JVM if it hangs while Spark starts."""
         if not self.can_restart:
             yield
             return
+        # Calls to a hung JVM would wait forever.
         hung: list[str] = []
 
         def kill(reason: str) -> None:
@@ -248,7 +247,7 @@ class Session(Closeable):
         if self._temporary_folder is not None:
             empty_folder(self._temporary_folder)
         self._jvm = self._launch()
-        with _own_path():
+        with _restored_path():
             self._start()
         self.restarts += 1
 
@@ -286,8 +285,9 @@ class Session(Closeable):
         jvm.ping(self._jvm.gateway)
 
     def check_running(self) -> None:
-        """Raise SparkFailed if Spark has stopped, because a cluster gives up an application whose executors
-        keep failing. If the JVM has ended, the errors are Py4J's.
+        """Raise SparkFailed if Spark has stopped. If the JVM has ended, the errors are Py4J's.
+
+        A cluster gives up an application whose executors keep failing.
         """
         if self._context._jsc is not None and self._context._jsc.sc().isStopped():
             raise SparkFailed(f"Spark has stopped the application. Its log is {self.log_path}")
@@ -305,8 +305,8 @@ def _ignore(request: object, client_address: object) -> None: ...
 
 
 @contextlib.contextmanager
-def _own_path() -> Iterator[None]:
-    """Restore this process's `sys.path` after the block, because SparkContext adds an unneeded folder."""
+def _restored_path() -> Iterator[None]:
+    # SparkContext adds an unneeded folder.
     path = list(sys.path)
     try:
         yield
@@ -325,8 +325,9 @@ def _drop_context() -> None:
 
 
 def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
-    """Raise SparkFailed if spark-submit was given a setting that only the code may choose, or lacks the jars,
-    which cannot be added later.
+    """Raise SparkFailed if spark-submit was given a setting that only the code may choose.
+
+    Raise it, too, if spark-submit lacks the jars, which cannot be added later.
     """
     for name, otherwise in FIXED.items():
         # Our settings replace the given ones of the same names. spark-submit always sets the mode.
@@ -342,23 +343,24 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 
 
 def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
-    """Set the Python that workers run: this process's Python, or on a cluster the Python that the settings
-    name. Otherwise workers would run the first python3 on the path. pyspark reads it only from the
-    environment.
+    """Set the Python that workers run.
+
+    It is this process's Python, or on a cluster the Python that the settings name. Otherwise workers would
+    run the first python3 on the path. pyspark reads it only from the environment.
     """
     chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
 
 
 def _listen_at(ui_host: str) -> None:
-    """Make the UI listen on this address, and use it in the UI's URL.
+    """Make the UI listen on this address, and use it in the UI's URL. Raises SparkFailed.
 
     Spark's web servers listen on SPARK_LOCAL_IP of the environment, otherwise on all addresses. No setting of
     the session changes that (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL,
-    otherwise spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if this
-    machine does not have the address, because Spark would only log that.
+    otherwise spark.driver.host, which is also right for a UI on all addresses.
     """
     family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
+    # If this machine does not have the address, Spark would only log that.
     try:
         socket.create_server((ui_host, 0), family=family).close()
     except OSError as error:
@@ -371,8 +373,8 @@ def _listen_at(ui_host: str) -> None:
 
 
 @contextlib.contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Restore this process's handler of Ctrl-C after the block, because SparkContext replaces it."""
+def _restored_interrupts() -> Iterator[None]:
+    # SparkContext replaces the handler of Ctrl-C.
     handler = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():

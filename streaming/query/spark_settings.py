@@ -138,8 +138,10 @@ def local_settings() -> dict[str, str]:
 
 
 def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
-    """Return Spark's settings for tasks that run in executors, which reach the driver at `driver_host`. If it
-    is None, they use the address from which this machine reaches the master. Raises SettingRefused.
+    """Return Spark's settings for tasks that run in executors, which reach the driver at `driver_host`.
+    Raises SettingRefused.
+
+    If `driver_host` is None, they use the address from which this machine reaches the master.
     """
     host = driver_host or find_driver_host(master)
     return {
@@ -158,13 +160,11 @@ def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
 
 
 def java_settings() -> dict[str, str]:
-    """Return the options of the driver's JVM, with the archive of Spark's classes if it exists.
-
-    A JVM ignores an archive of other classes or of another Java.
-    """
+    """Return the options of the driver's JVM, with the archive of Spark's classes if it exists."""
     # The optimizing compiler would never finish, because planning a batch runs much code, but little of it
     # often (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
     options = [QUICK_COMPILER]
+    # A JVM ignores an archive of other classes or of another Java.
     if (archive := spark_archive()).exists():
         options.append(f'"-XX:SharedArchiveFile={archive}"')
     return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
@@ -205,15 +205,13 @@ def is_local(master: str | None) -> bool:
 
 
 def find_driver_host(master: str) -> str:
-    """Return the address of this machine from which it reaches the master. Raises SettingRefused.
-
-    Nothing is sent: the system chooses the address of a datagram socket when it is connected.
-    """
+    """Return the address of this machine from which it reaches the master. Raises SettingRefused."""
     if master.startswith("local"):
         return LOOPBACK
     for host, port in hosts_of(master):
         try:
             for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+                # Nothing is sent: the system chooses the address of a datagram socket when it is connected.
                 with socket.socket(family, kind) as routed:
                     routed.connect(address)
                     return str(routed.getsockname()[0])

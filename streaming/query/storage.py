@@ -62,7 +62,7 @@ class HadoopFiles:
 
     @property
     def _system(self) -> Any:
-        """The file system in the present JVM."""
+        # Each JVM has its own file system object.
         context = self._context
         if self._known is None or self._known[0] is not context:
             self._known = context, self._path("").getFileSystem(self._conf)
@@ -129,10 +129,10 @@ class HadoopFiles:
             raise FolderNotWritable(f"{self._uri}/{name} cannot be removed: {_reason(error)}") from None
 
     def check(self) -> None:
-        """Check that a file can be written, found and replaced, and with `renames` that a plain rename does
-        not replace a file. Spark detects a second driver by the latter.
+        """Check that a file can be written, found and replaced. Raises FolderError.
 
-        Raises FolderError.
+        With `renames`, also check that a plain rename does not replace a file. Spark detects a second driver
+        by that.
         """
         probe = f".probe-{uuid4().hex}"
         try:
@@ -205,9 +205,8 @@ class Storage:
 
     @property
     def has_atomic_rename(self) -> bool:
-        """Return True if a rename that must not replace a file is atomic. On a local path it is a check and
-        then a rename; object stores copy.
-        """
+        """Return True if a rename that must not replace a file is atomic."""
+        # On a local path it is a check and then a rename; object stores copy.
         return self.path is None and self.scheme not in OBJECT_STORES
 
     @property
@@ -216,8 +215,9 @@ class Storage:
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
     def open(self, spark: Callable[[], SparkSession]) -> Files:
-        """Return the files of this storage. `spark` is called only without a path, and then at each use.
-        Raises FolderError if the storage cannot hold a checkpoint.
+        """Return the files of this storage. Raises FolderError if the storage cannot hold a checkpoint.
+
+        `spark` is called only without a path, and then at each use.
         """
         if self.path is not None:
             return LocalFiles(self.path)

@@ -44,11 +44,12 @@ class _Pack:
 
 
 class Answers:
-    """A sink that collects only the answers, because the query writes history, views and offsets. It also
-    collects the changes of pending transactions, because the service needs them early. `list_changed` lists
-    the groups of a group's partition that have changed since the last committed batch. While it `is_silent`,
-    it collects no answers. It collects notifications for RocketMQ's clients, which may then get them twice,
-    and leaves closing their connections to the query.
+    """A sink that collects only the answers, because the query writes history, views and offsets.
+
+    It also collects the changes of pending transactions, because the service needs them early, and
+    notifications for RocketMQ's clients, which may then get them twice. The query closes the clients'
+    connections. While it `is_silent`, it collects no answers. `list_changed` lists the groups of a group's
+    partition that have changed since the last committed batch.
     """
 
     def __init__(
@@ -155,9 +156,7 @@ class Answers:
 
 
 def _committed(effects: Effects) -> list[int]:
-    """Return the offsets that a request has committed, or holds for its transaction, in the order of the
-    request.
-    """
+    """Return the offsets that a request has committed, or holds for its transaction, in its order."""
     if effects.offsets:
         return [change.offset.offset for change in effects.offsets if change.offset is not None]
     return [

@@ -120,8 +120,9 @@ class Audit:
             self._batches.append((now_s, read))
 
     def overdue(self, now_s: float) -> AnswerDifference | None:
-        """Return an early answer that the query should have repeated, or None. The query's answer is missing
-        only if the early one is still overdue after the whole topic was read.
+        """Return an early answer that the query should have repeated, or None.
+
+        The query's answer is missing only if the early one is still overdue after the whole topic was read.
         """
         read: ReplicaPosition | None = None
         with self._lock:

@@ -31,8 +31,7 @@ _SILENCE = "then the replica answers nothing, and clients wait for the query"
 
 
 class Lead(NamedTuple):
-    """The seconds since the query last committed a batch, and the size of the early answers that wait for the
-    query's.
+    """The seconds since the query last committed a batch, and the size of the early answers that wait.
 
     The warnings have no current numbers, so that they change only with the reason.
     """
@@ -85,8 +84,10 @@ class ReplicaFailed(RuntimeError):
 
 class RequestsFollower:
     """A follower of the requests topic, which runs until `stop`. As a standby it does not answer until it is
-    promoted. `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets changes
-    of pending transactions. `wall_ms` is the clock by which the lag is measured.
+    promoted.
+
+    `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets changes of pending
+    transactions. `wall_ms` is the clock by which the lag is measured.
 
     `run` calls `begin` once and then `round` repeatedly, while `responses` and `log_watch` work in threads of
     their own.
@@ -216,10 +217,10 @@ class RequestsFollower:
         self._audit.committed(ReplicaPosition(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:
-        """Answer as this replica from now on, because the standby has taken the topics. Any thread may call
-        it.
+        """Answer as this replica from now on, because the standby has taken the topics.
 
-        `handled` are the offsets before which committed batches have handled all records, by partition.
+        `handled` are the offsets before which committed batches have handled all records, by partition. Any
+        thread may call it.
         """
         self._promotion = (replica, terms, handled)
 
@@ -319,8 +320,9 @@ class RequestsFollower:
             self._answers += len(record.answers)
 
     def _confirm_log(self) -> None:
-        """Stop answering, before applying records, if the log may have lost records that the query has not
-        read.
+        """Stop answering if the log may have lost records that the query has not read.
+
+        This is called before records are applied.
         """
         if not self._machine.is_permitted:
             return
@@ -344,10 +346,9 @@ class RequestsFollower:
             self._machine.is_permitted = not self._reason
 
     def _why_silent(self) -> str:
-        """Return why the replica may not answer now, or "". A reason applies until the replica has nearly
-        reached the end of the topic.
-        """
+        """Return why the replica may not answer now, or ""."""
         if self._reason and self._lag_records > _RECORDS_MAX:
+            # A reason applies until the replica has nearly reached the end of the topic.
             return self._reason
         if any(p.next_offset < self._first_ends[number] for number, p in self._machine.partitions.items()):
             return _FOLLOWS

@@ -57,8 +57,9 @@ class ReplicaGroups:
         return group
 
     def due(self, until_ms: int) -> Iterator[DecodedGroup]:
-        """Yield the groups that may have a deadline until this time. The caller must be done with a group
-        before taking the next, which may encode it.
+        """Yield the groups that may have a deadline until this time.
+
+        The caller must be done with a group before taking the next, which may encode it.
         """
         found = []
         while self._due and self._due[0][0] <= until_ms:

@@ -25,12 +25,11 @@ _FETCH_MIN_BYTES = 64 * 1024
 
 
 class ResponsesReader(BackgroundThread):
-    """A reader of the responses topic from its end as of `begin`, in a thread from `start` on. `on_end` is
-    called when it finds a difference or fails.
+    """A reader of the responses topic from its end as of `begin`, in a thread from `start` on.
 
-    `replica` is the id of the replica that it belongs to. `horizon_ms` is the latest time that the owner's
-    replica has reached (`StateMachine.as_of_ms`). `is_replaced` is True once a later replica has begun: the
-    answers of this one then no longer count.
+    `on_end` is called when it finds a difference or fails. `replica` is the id of the replica that it belongs
+    to. `horizon_ms` is the latest time that the owner's replica has reached (`StateMachine.as_of_ms`).
+    `is_replaced` is True once a later replica has begun: the answers of this one then no longer count.
     """
 
     def __init__(
@@ -106,8 +105,9 @@ class ResponsesReader(BackgroundThread):
                 self._handle(message)
 
     def _catch_up(self) -> bool:
-        """Read the topic to its current end. Return False if that takes too long, or if a partition has no
-        leader.
+        """Read the topic to its current end.
+
+        Return False if that takes too long, or if a partition has no leader.
         """
         give_up_s = time.monotonic() + _CATCH_UP_TIMEOUT_S
         try:

@@ -112,10 +112,11 @@ class Record(NamedTuple):
 
 
 class StateMachine:
-    """The state machine of all partitions. `as_of_ms` is the latest time that it has acted on: of a request
-    that it has applied, or of a deadline that it has fired. `is_owned` is True if the log shows at the last
-    record that the replica's owner runs. `decoded_max` is the number of groups of a partition that stay
-    decoded.
+    """The state machine of all partitions.
+
+    `as_of_ms` is the latest time that it has acted on: of a request that it has applied, or of a deadline
+    that it has fired. `is_owned` is True if the log shows at the last record that the replica's owner runs.
+    `decoded_max` is the number of groups of a partition that stay decoded.
     """
 
     def __init__(
@@ -153,8 +154,9 @@ class StateMachine:
         return self.partitions[number].changed_groups()
 
     def change_terms(self, terms: Terms) -> None:
-        """Continue under other terms. Raises InDoubt if they differ at times on which it has acted. A standby
-        may have followed early answers that turn out not to count.
+        """Continue under other terms. Raises InDoubt if they differ at times on which it has acted.
+
+        A standby may have followed early answers that turn out not to count.
         """
         if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
             raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those that it has applied")

@@ -27,7 +27,7 @@ from streaming.replica.log_watch import Loss
 
 
 class StartReplica(Struct, frozen=True, kw_only=True):
-    """The first message to the replica. `seed` is the path of its seed (`streaming.replica.terms`).
+    """The first message to the replica.
 
     `replica` has the epoch of the owner. A standby does not answer until it is promoted; until then, the
     owner is another coordinator.
@@ -36,29 +36,25 @@ class StartReplica(Struct, frozen=True, kw_only=True):
     client_config: ClientConfig
     layout: TopicLayout
     replica: ReplicaId
-    seed: str
+    seed: str  # the path of its seed (`streaming.replica.terms`)
     is_standby: bool = False
 
 
 class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
-    """The message that a standby has taken the topics: it continues as the replica `replica`, with all these
-    configurations and outages. `handled` are the offsets of the first records that no committed batch has
-    read, by partition.
-    """
+    """The message that a standby has taken the topics: it continues as the replica `replica`."""
 
     replica: ReplicaId
-    epochs: list[Epoch]
-    outages: list[KnownOutage]
+    epochs: list[Epoch]  # all configurations
+    outages: list[KnownOutage]  # all outages
+    # The offsets of the first records that no committed batch has read, by partition.
     handled: dict[int, int]
 
 
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag=True):
-    """The message that the query has committed a batch: the offsets of the first records that it has not
-    read, by partition, and the watermark in ms up to which it fired deadlines.
-    """
+    """The message that the query has committed a batch."""
 
-    ends: dict[int, int]
-    watermark_ms: int
+    ends: dict[int, int]  # the offsets of the first records that it has not read, by partition
+    watermark_ms: int  # up to which it fired deadlines
 
 
 class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
@@ -68,28 +64,21 @@ class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
-    """The state of a replica. `reason` says why it does not answer, "" while it does.
-
-    `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
-    applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
-    `streaming.replica.follower`. `answers` is the number of appended answers, `compared` of which were
-    compared with the query's. `groups` is the number in memory. `alarm` is for the operator. `loss` says why
-    the query cannot continue, None if it can. A `difference` ends the replica.
-    """
+    """The state of a replica. A `difference` ends the replica."""
 
     phase: ReplicaPhase
-    reason: str = ""
+    reason: str = ""  # why it does not answer, "" while it does
     as_of_ms: int = 0
-    applied: dict[int, int] = {}
-    lag_records: int = 0
-    lag_ms: int = 0
-    lead_s: float = 0.0
-    lead_bytes: int = 0
-    answers: int = 0
-    compared: int = 0
-    groups: int = 0
-    alarm: str | None = None
-    loss: Loss | None = None
+    applied: dict[int, int] = {}  # the offsets of the next records by partition
+    lag_records: int = 0  # records that it has not applied
+    lag_ms: int = 0  # the age of the last record that it applied
+    lead_s: float = 0.0  # as in `streaming.replica.follower`
+    lead_bytes: int = 0  # as in `streaming.replica.follower`
+    answers: int = 0  # the number of appended answers
+    compared: int = 0  # how many of them were compared with the query's
+    groups: int = 0  # the number in memory
+    alarm: str | None = None  # for the operator
+    loss: Loss | None = None  # why the query cannot continue, None if it can
     difference: AnswerDifference | None = None
 
 
@@ -112,14 +101,15 @@ def encode_line(
 
 
 class ReplicaSeed(Struct, frozen=True, kw_only=True):
-    """The state after `batch`, which has read up to the offsets `ends` (exclusive). `epochs` and `outages`
-    are all known ones, including those of later batches. If there is no committed batch, `batch` is -1, and
-    the replica starts at the beginning of the topic.
+    """The state after `batch`.
+
+    `epochs` and `outages` are all known ones, including those of later batches. If there is no committed
+    batch, `batch` is -1, and the replica starts at the beginning of the topic.
     """
 
     identity: Identity
     batch: int
-    ends: dict[int, int]
+    ends: dict[int, int]  # the offsets (exclusive) up to which `batch` has read
     epochs: list[Epoch]
     outages: list[KnownOutage]
     rows: list[codec.ShardRow]
@@ -151,17 +141,15 @@ NO_OWNER = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Everything besides the log that affects a replica's answers. `owner_epoch` is the epoch of the
-    coordinator whose replica this is. `ended_outage` is the outage that this coordinator has ended by taking
-    over, or None if it is not known.
-    """
+    """Everything besides the log that affects a replica's answers."""
 
     layout: TopicLayout
     shards: int
     configs: Configs
     outages: Sequence[Outage]
     skip: frozenset[str]
-    owner_epoch: int
+    owner_epoch: int  # of the coordinator whose replica this is
+    # The outage that this coordinator has ended by taking over, or None if it is not known.
     ended_outage: Outage | None = None
 
 
