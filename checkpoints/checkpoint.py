@@ -309,7 +309,6 @@ def _encoded(content: object) -> bytes:
 
 
 def _check_checksum(content: bytes) -> None:
-    """Raise ValueError if the content does not match its checksum."""
     summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
     if summed is None:
         raise ValueError("it has no checksum")

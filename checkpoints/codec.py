@@ -212,7 +212,6 @@ def _decode(entry: StoredGroup) -> AnyGroup:
 
 
 def _check_length(encoded: bytes, group: Struct) -> None:
-    """Raise ValidationError if the group has too few or too many fields."""
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
     # Fields have defaults, so msgspec would accept missing last fields.
     if _array_length(encoded) != fields:
@@ -226,7 +225,6 @@ def _array_length(encoded: bytes) -> int:
 
 
 def _check_version(name: str, version: int) -> None:
-    """Raise StateError if this code cannot read the version."""
     if version != STATE_VERSION and version not in EARLIER:
         readable = ", ".join(map(str, sorted({*EARLIER, STATE_VERSION})))
         raise StateError(f"{name} is of version {version}; this code reads version {readable}")

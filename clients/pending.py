@@ -271,7 +271,7 @@ class PendingRequests:
         _deliver([(r, ClientClosed(f"{r.describe()} was not answered: {reason}")) for r in left])
 
     def _pop(self, correlation_id: str) -> PendingRequest | None:
-        """Remove and return a request, or return None if it is not in flight. The caller holds the lock."""
+        """Remove and return a request that is in flight. The caller holds the lock."""
         request = self._in_flight.pop(correlation_id, None)
         if request is not None:
             of_timeout = self._by_timeout_ms[request.timeout_ms]
@@ -290,7 +290,6 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
 
 
 def _outcome(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
-    """Return the response if it has the expected type, else its error."""
     assert not isinstance(request.request, UNANSWERED), "no answer has its record id"
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):

@@ -192,7 +192,6 @@ def _digest(files: tuple[LockedFile, ...]) -> str:
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
-    """Return True if every file has its pinned size."""
     try:
         # Contents were checked when the folder was fetched.
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)

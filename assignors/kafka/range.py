@@ -40,7 +40,6 @@ class _Topic:
         return do_racks_matter(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
-        """Return True if the partition is near the member."""
         rack = self.rack_of.get(member_id)
         # A member without a rack is near all, as in Kafka.
         return rack is None or rack in self.partition_racks[partition]

@@ -65,13 +65,12 @@ def quotas(partitions: int, members: int) -> list[int]:
     """
     if not partitions or not members:
         return [0] * members
-    places = partitions * _sharing(partitions, members)
+    places = partitions * _members_per_partition(partitions, members)
     ends = [-(-places * index // members) for index in range(members + 1)]
     return [end - begin for begin, end in pairwise(ends)]
 
 
-def _sharing(partitions: int, members: int) -> int:
-    """Return the number of members that share each partition."""
+def _members_per_partition(partitions: int, members: int) -> int:
     return -(-members // partitions)
 
 
@@ -83,7 +82,7 @@ def _divide(pool: Sequence[TopicPartition], held: PartitionsByMember) -> Partiti
     quota = dict(zip(members, quotas(len(pool), len(members)), strict=True))
     if not pool or not members:
         return held
-    sharing = _sharing(len(pool), len(members))
+    sharing = _members_per_partition(len(pool), len(members))
     unfilled = [member for member in members if len(held[member]) < quota[member]]
     for member in members:  # row SB4
         held[member] = set(sorted(held[member])[: quota[member]])

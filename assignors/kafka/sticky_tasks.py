@@ -116,9 +116,7 @@ class _Quota:
             self._divide()
 
 
-class _LeastLoaded:
-    """The processes by load."""
-
+class _ProcessesByLoad:
     def __init__(self, processes: Iterable[_Process]) -> None:
         self._processes = {process.process_id: process for process in processes}
         self._heap = [(process.load, process_id) for process_id, process in self._processes.items()]
@@ -191,7 +189,7 @@ class _Builder:
                 self._give_active(task, member)
             else:
                 rest.append(task)
-        least_loaded = _LeastLoaded(self._processes.values())
+        least_loaded = _ProcessesByLoad(self._processes.values())
         for task in sorted(rest):
             if not self._processes:
                 raise NoMembersError
@@ -208,7 +206,7 @@ class _Builder:
                     rest.append((task, self._standbys - copy))
                     break
                 self._give_standby(task, member)
-        least_loaded = _LeastLoaded(self._processes.values())
+        least_loaded = _ProcessesByLoad(self._processes.values())
         for task, copies in sorted(rest, reverse=True):
             given = 0
             for _ in range(copies):

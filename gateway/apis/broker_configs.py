@@ -83,7 +83,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     coordinator. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
-    named = [(resource, _first_of_coordinator(context, resource)) for resource in request.resources]
+    named = [(resource, _first_setting_of_coordinator(context, resource)) for resource in request.resources]
     refused = [
         {
             "resource_type": _BROKER,
@@ -101,8 +101,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     return Screened(remaining, {"responses": refused})
 
 
-def _first_of_coordinator(context: RequestContext, resource: Any) -> str | None:
-    """Return the first of the coordinator's settings that the resource names, or None."""
+def _first_setting_of_coordinator(context: RequestContext, resource: Any) -> str | None:
     if resource.resource_type != _BROKER:
         return None
     names = (config.name for config in resource.configs)

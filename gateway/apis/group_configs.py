@@ -135,8 +135,6 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _GroupsRequest:
-    """A request about groups."""
-
     request: Any
     doubled: frozenset[str]  # groups that it names more than once
     checked: frozenset[str] = frozenset()  # their changes are only checked, because the brokers come first

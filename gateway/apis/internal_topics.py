@@ -53,7 +53,7 @@ class _TopicListScreen:
         header = context.header
         request = await offload.decode_passed(header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
-        internal = await _internal(context, filter(None, map(self.topic, entries)))
+        internal = await _internal_among(context, filter(None, map(self.topic, entries)))
         refused = [self.refused(entry) for entry in entries if self.topic(entry) in internal]
         if not refused:
             return None
@@ -94,8 +94,7 @@ async def rewrite_topic_partitions(context: RequestContext, response: Any) -> No
     mark(context, response.topics)
 
 
-async def _internal(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:
-    """Return the internal topics among these names and ids."""
+async def _internal_among(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:
     own, wanted = context.services.internal_topics, set(topics)
     by_id = any(isinstance(topic, UUID) for topic in wanted)
     return wanted & (own.names | await own.ids(context.services.cluster) if by_id else own.names)
@@ -112,11 +111,10 @@ def _config_of(resource: Any) -> str | None:
 
 def _refused_produce(topic: Any) -> Fields:
     failed = [{"index": p.index, "base_offset": -1, **_ERROR} for p in topic.partition_data]
-    return {**_own_key(topic), "partition_responses": failed}
+    return {**_name_or_id(topic), "partition_responses": failed}
 
 
-def _own_key(topic: Any) -> Fields:
-    """Return the topic's name or id, as the client gave it."""
+def _name_or_id(topic: Any) -> Fields:
     return {"name": topic.name} if topic.name else {"topic_id": topic.topic_id, "name": None}
 
 
@@ -152,7 +150,7 @@ screen_reassignments = _TopicListScreen("topics", "responses", _NAME, _refused_r
 
 _DELETED_NAMES = _TopicListScreen("topic_names", "responses", str, lambda name: {"name": name, **_ERROR})
 _DELETED = _TopicListScreen(
-    "topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR}
+    "topics", "responses", _by_name_or_id, lambda topic: {**_name_or_id(topic), **_ERROR}
 )
 
 

@@ -310,7 +310,7 @@ def _topic_names(member: Any) -> set[str]:
 
 
 def _assignments(member: Any) -> dict[str, Sequence[AssignedTopicPartitions]]:
-    """Return the assignments of a member by field. A member of a consumer group has two (row AD6)."""
+    """Return the assignments of a member by field: two in a consumer group (row AD6)."""
     return {
         name: getattr(member, name) for name in ("assignment", "target_assignment") if hasattr(member, name)
     }

@@ -41,9 +41,9 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     stops_creation = False
     if topics is not None:
         errors |= dict.fromkeys(await _uncreatable(context, request), _NO_TOPIC)
-        errors |= dict.fromkeys(await _hidden(context, topics), _DENIED)
+        errors |= dict.fromkeys(await _undescribable(context, topics), _DENIED)
         has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
-        stops_creation = has_flag and not _may_create(context, request)
+        stops_creation = has_flag and not _may_create_all(context, request)
     # A broker ignores all names as soon as one entry has an id.
     is_by_id = topics is not None and any(not t.name or t.topic_id is not None for t in topics)
     wants_operations = bool(
@@ -90,8 +90,7 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
     return Screened(message, {}, change)
 
 
-async def _hidden(context: RequestContext, topics: list[Any]) -> set[str]:
-    """Return the topics that the client may not describe."""
+async def _undescribable(context: RequestContext, topics: list[Any]) -> set[str]:
     names = list({topic.name for topic in topics if topic.name})
     may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
     shown = await context.slices().each(may, names)
@@ -100,7 +99,7 @@ async def _hidden(context: RequestContext, topics: list[Any]) -> set[str]:
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
     """Return the topics that the broker would create although the client may not create them."""
-    if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
+    if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create_all(context, request):
         # In these versions the request itself can forbid the creation.
         return set()
     names = {
@@ -111,8 +110,7 @@ async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
     return names - (await context.services.cluster.topics(names)).keys()
 
 
-def _may_create(context: RequestContext, request: Any) -> bool:
-    """Return True if the client may create all topics of the request."""
+def _may_create_all(context: RequestContext, request: Any) -> bool:
     named = (topic.name for topic in request.topics if topic.name)
     return may_on_cluster(context, Operation.CREATE) or all(
         context.may(Operation.CREATE, ResourceType.TOPIC, name) for name in named
@@ -140,9 +138,9 @@ def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool
 
 
 def _cluster_operations(context: RequestContext) -> frozenset[Operation]:
-    """Return the client's operations on the cluster: none if it may not describe the cluster, as in Kafka."""
     authorizer = context.services.authorizer
     if authorizer is None or not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        # As in Kafka, a client that may not describe the cluster has none.
         return frozenset()
     return authorizer.operations(context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -232,7 +230,6 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
 
 def _is_of_replica(request: Any) -> bool:
-    """Return True if a Fetch is a follower's."""
     # From version 15 on the follower's id is in this tagged field.
     state = request.replica_state
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)

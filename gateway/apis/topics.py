@@ -273,7 +273,7 @@ def images_bytes(names: Iterable[str]) -> int:
 
 
 def _image(topic: ClusterTopic) -> TopicImage | None:
-    """Return the id and partition count of a topic, or None if the broker is too old for topic ids."""
+    # A broker that is too old reports no topic ids.
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 
 

@@ -176,7 +176,6 @@ def _error_unless_open(
 
 
 def _error_when_over(version: int) -> ErrorCode:
-    """Return the error of a transaction that is over, by the version of TxnOffsetCommit."""
     if version >= _FIRST_VERSION_OF_TV2:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if version >= _FIRST_VERSION_WITH_ABORTABLE:
@@ -198,7 +197,6 @@ def _refusal(transactions: Transactions, code: int) -> Codes | None:
 
 
 def _retriable_error(context: RequestContext) -> Codes:
-    """Return the error after which a client retries."""
     if context.version <= _LAST_VERSION_WITHOUT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return GatewayError.COORDINATOR_LOAD_IN_PROGRESS

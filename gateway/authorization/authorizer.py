@@ -60,7 +60,6 @@ class _AclsOfType:
             self.prefix_lengths.append(len(acl.name))
 
     def of(self, name: str) -> Iterator[Acl]:
-        """Yield all ACLs about the resource of this name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())

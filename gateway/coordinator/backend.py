@@ -135,8 +135,6 @@ class Backend(Protocol):
 
 
 class _Answered(asyncio.Future[Any]):
-    """The future of one response."""
-
     __slots__ = ("backend", "waiting")
     backend: "CoordinatorBackend"
     waiting: "_Waiting | None"
@@ -153,8 +151,6 @@ class _Answered(asyncio.Future[Any]):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(PendingRequest):
-    """A request in flight."""
-
     answered: _Answered  # belongs to the event loop; done when no caller waits any more
 
     def is_wanted(self) -> bool:

@@ -272,8 +272,6 @@ class MemberDeliveries:
 
 
 class _Answer(ShareResponseHandler):
-    """The response to one request of a member."""
-
     def __init__(self, member: MemberDeliveries, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member
         self._clock_ms = clock_ms

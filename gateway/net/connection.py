@@ -185,7 +185,6 @@ class Connection:
         )
 
     async def _wait_for_order(self, slot: ResponseSlot, ordering: RequestOrdering) -> None:
-        """Wait until a request of this ordering may start."""
         if ordering is not self._latest or ordering is RequestOrdering.EXCLUSIVE:
             await self._client.dispatcher.wait_for_earlier(slot)
             self._latest = ordering
@@ -233,7 +232,6 @@ class Connection:
     async def _pass_sasl(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Let the broker authenticate the client."""
         outcome = await self._broker.relay_sasl(header, message, await self._connect_to_broker(tasks, slot))
         if outcome.accepted is not None:
             self._session.accept(outcome.accepted, outcome.lifetime_ms)

@@ -277,5 +277,4 @@ def _raise_on_error(error_code: ErrorCode) -> None:
 
 
 def _gateways(group: GroupSnapshot) -> set[str]:
-    """Return the gateways that have connections of a group."""
     return {it.gateway for it in (*group.consumers, *group.producers)}

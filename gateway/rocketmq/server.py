@@ -127,11 +127,10 @@ class RocketmqGateway:
         self._server = await open_listener(self._options.listen, self._protocol(self._name_server))
         self._port = port_of(self._server)
         log.info("listening", name_server=str(self.address))
-        self._run(self._options.security.follow())
-        self._run(self._follow())
+        self._run_until_closed(self._options.security.follow())
+        self._run_until_closed(self._follow())
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in a task until the gateway is closed."""
+    def _run_until_closed(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -255,7 +254,7 @@ class RocketmqGateway:
                 await self._open(connection.broker.address, stream, first)
             except UpstreamLost as lost:
                 if isinstance(lost.__cause__, ConnectionRefusedError):
-                    self._run(self._refuse_clients(str(connection.broker)))
+                    self._run_until_closed(self._refuse_clients(str(connection.broker)))
                 raise
             return
         error = UpstreamLost("no name server is known")
@@ -362,7 +361,6 @@ class RocketmqGateway:
                     return
 
     def _end_moved(self, broker: BrokerAddress) -> None:
-        """End the connections to a broker that is no longer at this address."""
         for connection in list(self._connections):
             if isinstance(connection, BrokerConnection) and connection.broker == broker:
                 connection.end(UpstreamEnded(f"the broker is no longer at {broker.address}"))

@@ -188,7 +188,6 @@ class GroupSession:
         self._known_fingerprint = heartbeat.heartbeat_fingerprint if is_known else None
 
     async def _unregister(self, exchange: Exchange) -> bytes:
-        """Unregister what this connection has registered."""
         consumer = exchange.request.ext_fields.get(_CONSUMER_GROUP, "")
         producer = exchange.request.ext_fields.get("producerGroup", "")
         asked: list[asyncio.Future[UnregisterResponse]] = []
@@ -313,7 +312,6 @@ class GroupSession:
         return encode_frame(header, body)
 
     def _send(self, request: Request[R]) -> asyncio.Future[R]:
-        """Send a request to the coordinator. Raises ConnectionResetError after CONNECTION_CLOSED."""
         if self._is_closed:
             raise ConnectionResetError("the connection has ended")
         return self._parts.coordinator.send(request)

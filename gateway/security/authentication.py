@@ -368,5 +368,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text(error: Exception) -> str:
-    """Return the error without quotes from a file, because these may be secret."""
+    # Without quotes from a file, because these may be secret.
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

@@ -179,7 +179,6 @@ class ClientSession:
         return outcome
 
     def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
-        """Return the time until the session expires, or None if it does not expire."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
             limits.append(remaining_ms(accepted.expires_at_ms))

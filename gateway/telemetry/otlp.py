@@ -176,7 +176,6 @@ class _Reader:
         return ResourceMetrics(attributes, values)
 
     def parts(self, part: _Part, wanted: int) -> Iterator[_Part]:
-        """Yield the messages in the fields with this number."""
         for number, kind, at, end in self._fields(part):
             if number == wanted:
                 yield _message(kind, at, end)

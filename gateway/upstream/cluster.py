@@ -82,7 +82,6 @@ class _Lookup(dict[K, _Answer]):
         return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
 
     def has_answer_since(self, key: K, number: int) -> bool:
-        """Return True if the key has an answer to a request with a higher number."""
         return key in self and self[key].number > number
 
     def cached(self, keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:

@@ -232,7 +232,6 @@ class Transactions:
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _coordinator(self, transactional_id: str) -> int:
-        """Return the node id of a transaction's coordinator."""
         node_id = self._coordinators.get(transactional_id)
         while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
@@ -248,7 +247,6 @@ class Transactions:
         return node_id
 
     def _cache_coordinator(self, transactional_id: str, node_id: int) -> None:
-        """Cache a transaction's coordinator, in limited memory."""
         if len(transactional_id) > _CACHED_ID_MAX_CHARS:
             return
         if len(self._coordinators) >= _CACHED_COORDINATORS_MAX:

@@ -91,7 +91,6 @@ def answer_fetch(
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
-    """Return the request's distinct topics and partitions."""
     # A small request could otherwise fetch a large metadata text many thousand times.
     partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:

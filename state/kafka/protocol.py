@@ -218,10 +218,10 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
         """
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
-        return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)
+        return min((at_ms for at_ms, _, _ in self._armed_timers(group)), default=None)
 
     def due_deadlines(self, group: G, until_ms: int, config: CoordinatorConfig) -> list[DeadlineReached]:
-        due = [DeadlineReached(*timer) for timer in self._armed(group) if timer[0] <= until_ms]
+        due = [DeadlineReached(*timer) for timer in self._armed_timers(group) if timer[0] <= until_ms]
         by_member = self.breaks_ties_by_member
         return sorted(due, key=lambda d: (d.deadline_ms, RANK[d.kind], d.member_id if by_member else ""))
 
@@ -234,8 +234,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
         timers = self.timers_of(group, kind, deadline.member_id)
         return next((at_ms for at_ms, of, _ in timers if of is kind), None) == deadline.deadline_ms
 
-    def _armed(self, group: G) -> Iterator[Timer]:
-        """Yield the armed timers."""
+    def _armed_timers(self, group: G) -> Iterator[Timer]:
         if group.quarantined is not None:
             return
         yield from self.timers(group)

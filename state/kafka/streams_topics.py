@@ -142,8 +142,6 @@ def configure(topology: StreamsTopology, known: KnownTopics) -> ConfiguredTopolo
 
 
 class _Configuration:
-    """The computation of one configured topology."""
-
     def __init__(self, topology: StreamsTopology, known: KnownTopics) -> None:
         self._subtopologies = sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
         self._known = known

@@ -87,8 +87,6 @@ _ANEW = "the observer then reads the topic from its beginning, and the histories
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The source that the query reads and the operator that it runs."""
-
     partitions: int
     shards: int
     operator: ObservingOperator

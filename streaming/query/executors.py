@@ -174,7 +174,6 @@ def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> N
 
 
 def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
-    """Return the faults of the process that runs this task."""
     time.sleep(_TASK_S)
     return iter(demand.faults())
 

@@ -116,7 +116,7 @@ class Output(OutputRows):
             self.add(self._layout.events_topic, encode_event(event, self._layout.view_max_bytes), key)
         if isinstance(effects, rocketmq.Effects):
             for push in effects.pushes:
-                self._single(encode(push.message), push.reply_partition)
+                self._add_response(encode(push.message), push.reply_partition)
             return
         if not effects.offsets and not effects.transactions:
             return
@@ -148,7 +148,7 @@ class Output(OutputRows):
             reason = Reason.RESPONSE_TOO_LARGE
             self.dead_letter(dead_letter(reason, too_large, key, at_hand, request, answered=True))
         if not is_packed(request):
-            self._single(value, reply.reply_partition)
+            self._add_response(value, reply.reply_partition)
             return
         waiting = self._packs.get(reply.reply_partition)
         if waiting is not None and waiting.size_bytes + len(value) > ANSWERS_MAX_BYTES:
@@ -162,8 +162,7 @@ class Output(OutputRows):
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         """Do nothing, because the batch writes the views before Spark commits it."""
 
-    def _single(self, value: bytes, reply_partition: int) -> None:
-        """Add a record with one response."""
+    def _add_response(self, value: bytes, reply_partition: int) -> None:
         # To keep the order.
         if reply_partition in self._packs:
             self._close_pack(reply_partition)

@@ -252,7 +252,6 @@ class Session(Closeable):
         self.restarts += 1
 
     def _prepare_executors(self) -> None:
-        """Send the code to the executors and check them. Raises SparkFailed."""
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="group-coordinator-"))
         executors.send_code(self._context, Path(folder))
         self.demand = executors.demand_of_driver()

@@ -288,7 +288,6 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
 def _describe_topics(
     admin: KafkaAdminClient, topics: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    """Return the description and the settings of each topic."""
     # A broker may not know topics at once that were just created.
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:
@@ -355,7 +354,6 @@ def _problems(
 
 
 def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: int | None) -> Iterator[str]:
-    """Yield a problem if the topic's largest record is too small."""
     if least_bytes is None:
         least_bytes = int(wanted.get(MAX_MESSAGE_BYTES, "0"))
     if int(found[MAX_MESSAGE_BYTES]) < least_bytes:

@@ -136,10 +136,7 @@ def _expire_member_heartbeat(context: StepContext, group: ClassicGroup, member: 
 
 
 def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
-    """Complete the join phase if every member has joined.
-
-    As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
-    """
+    # As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined():
         rebalance.complete_join(context, group)
 

@@ -297,7 +297,11 @@ def request_missing_initializations(context: StepContext, group: ShareGroup) -> 
     heartbeat cannot assign them yet.
     """
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
-    wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
+    wanted = {
+        name: asked
+        for name, topic in topics.items()
+        if (asked := _needed_initializations(context, group, topic))
+    }
     if wanted:
         row = context.rule("SI5")
         for name in wanted:
@@ -328,8 +332,9 @@ def request_initialization(
     )
 
 
-def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, InitializationTask]:
-    """Return the initializations that the topic needs."""
+def _needed_initializations(
+    context: StepContext, group: ShareGroup, topic: Topic
+) -> dict[int, InitializationTask]:
     deleting = group.deleting.get(topic.topic_id)
     if deleting is not None and deleting.task:
         # New state waits until earlier state is deleted.

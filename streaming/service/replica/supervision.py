@@ -52,9 +52,7 @@ SparkSource: TypeAlias = Callable[[], SparkSession]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The plan for starting a process."""
-
+class _StartPlan:
     spark: SparkSource
     outages: list[KnownOutage] | None  # None for a standby, which has the checkpoint's outages
     promotion: PromoteReplica | None = None  # sent to the process as soon as its seed is written
@@ -104,7 +102,7 @@ class Replica:
         self._watermark_ms = 0
         self._last: ReplicaReport | None = None
         self._checked_s = float("-inf")
-        self._plan: _Plan | None = None
+        self._plan: _StartPlan | None = None
         self._known: OwnerRecord | None = None
         self._process: ReplicaProcess | None = None
         self._process_changes = threading.Lock()
@@ -132,14 +130,14 @@ class Replica:
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
         """Replace the replica with one that has these outages. A thread seeds the new replica."""
-        self._start(_Plan(spark, outages))
+        self._start(_StartPlan(spark, outages))
 
     def stand_by(self, spark: SparkSource) -> None:
         """Start a replica that does not answer until it is promoted. It is seeded in a thread.
 
         This is for a standby, and for a start: reading the state takes as long as starting the query.
         """
-        self._start(_Plan(spark, None))
+        self._start(_StartPlan(spark, None))
 
     @property
     def is_standby(self) -> bool:
@@ -162,7 +160,7 @@ class Replica:
                     outages=record.outages,
                     handled=handled_ends(self._checkpoint, self._layout.requests_topic),
                 )
-                self._plan = _Plan(spark, record.outages, promotion)
+                self._plan = _StartPlan(spark, record.outages, promotion)
                 if process is not None:
                     process.send(promotion)
                 return True
@@ -248,7 +246,7 @@ class Replica:
     def _id(self) -> ReplicaId:
         return ReplicaId(self._owner_epoch, self._number)
 
-    def _start(self, plan: _Plan) -> None:
+    def _start(self, plan: _StartPlan) -> None:
         self.end()
         self._plan = plan
         self._ending = threading.Event()
@@ -276,7 +274,7 @@ class Replica:
                 self._wait_for_query(ending)
             ending.wait(backoff_s(failures, FIRST_PAUSE_S))
 
-    def _run(self, plan: _Plan, ending: threading.Event) -> str:
+    def _run(self, plan: _StartPlan, ending: threading.Event) -> str:
         """Seed a process and run it until it ends. Returns the reason."""
         is_standby = plan.outages is None
         self._known = record = self._checkpoint.record()

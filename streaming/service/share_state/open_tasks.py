@@ -113,7 +113,6 @@ class _Task:
     refused: set[SharePartition] = field(default_factory=set)
 
     def is_undone(self, key: SharePartition) -> bool:
-        """Return True if the partition has no outcome in this round yet."""
         return key not in self.ended and key not in self.refused
 
 
@@ -291,7 +290,6 @@ class OpenTasks:
 
 
 def _tasks_in(value: bytes | None) -> list[ShareTask]:
-    """Return the open tasks of a view."""
     if value is None or b'"tasks"' not in value:
         # Views without share state are not decoded.
         return []

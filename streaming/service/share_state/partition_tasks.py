@@ -190,7 +190,6 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Delete the states."""
     keys = [item.key for item in batch]
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -223,7 +222,6 @@ def _change(
 
 
 def _result_of(key: SharePartition, code: int) -> Result:
-    """Return the outcome of a partition with this error code."""
     # A missing permission may still be granted.
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)

@@ -91,7 +91,6 @@ def roll_back(
 
 
 def _choose_batch(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
-    """Return the intact batch to roll back to."""
     for path in _always_needed_files(spark):
         if not is_intact(path):
             raise RollbackRefused(

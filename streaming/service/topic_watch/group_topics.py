@@ -262,7 +262,6 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
-        """Return the topics that a pattern of the group matches."""
         gateway_digest = view.checked_regexes.get(pattern)
         if gateway_digest is None:
             return _Result(self._names_of(view, pattern, cluster, listed))
@@ -340,7 +339,6 @@ class GroupTopics:
         return known
 
     def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """Return the records of the group that are due."""
         due: list[GroupUpdate] = []
         # Topics come first, so that the group knows them when the results come.
         if (topics := self._take_if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:

@@ -17,8 +17,6 @@ _SHARED_MAX = 200_000
 
 
 class _KnownTopic(Struct, frozen=True):
-    """A topic as the group knows it."""
-
     topic_id: UUID
     partitions: int
 

@@ -41,8 +41,6 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An open entry."""
-
     pending: PendingTransaction
     marker: Marker | None = None  # that decides the entry
     outcome: MarkerOutcome | None = None  # the meaning of the marker
@@ -81,7 +79,7 @@ class PendingTransactions:
             entry = self._entries.pop(key, None)
             if entry is not None and entry.outcome is not None:
                 self._decided[entry.outcome.value] += 1
-            self._drop_unneeded()
+            self._forget_partitions_without_entries()
             return
         pending = _decoder.decode(value)
         known = self._entries.get(key)
@@ -196,15 +194,13 @@ class PendingTransactions:
         for entry in self._undecided(number):
             entry.is_lost = entry.pending.txn_position < missing_to
 
-    def _drop_unneeded(self) -> None:
-        """Forget the partitions without entries."""
+    def _forget_partitions_without_entries(self) -> None:
         needed = {entry.pending.txn_partition for entry in self._entries.values()}
         for number in self._partitions.keys() - needed:
             del self._partitions[number]
 
 
 def _since(position: int, markers: deque[Marker]) -> Iterable[Marker]:
-    """Return the markers from this position on."""
     # Most entries are near the end.
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(markers)))
     return reversed(tail)
