@@ -106,7 +106,7 @@ def _described(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
     try:
         return dict(admin.describe_groups(group_ids))
     except ValueError:
-        # kafka-python cannot decode what a member of one of these groups sent
+        # kafka-python cannot decode what a member of one of these groups sent.
         half = len(group_ids) // 2
         return _described(admin, group_ids[:half]) | _described(admin, group_ids[half:]) if half else {}
 

@@ -173,5 +173,5 @@ class _Unknown:
 
 
 def _digest(password: bytes) -> bytes:
-    # of fixed size, so that comparing passwords does not reveal their lengths
+    # Of fixed size, so that comparing passwords does not reveal their lengths.
     return hashlib.sha256(password).digest()

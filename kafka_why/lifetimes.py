@@ -47,7 +47,7 @@ class Startable(ABC):
 class BackgroundThread(Startable):
     """A thread that executes `_run`, which returns soon after `_stopped` is set.
 
-    It may be stopped even if it was never started.
+    It may be stopped without having been started.
     """
 
     def __init__(self, name: str) -> None:
@@ -74,9 +74,10 @@ log = structlog.get_logger()
 
 
 class OutageWarning:
-    """A logger of outages: a warning when one begins and once a minute while it lasts, and a line at its end.
+    """A logger of outages: a warning at the beginning and once a minute, and a line at the end. Not
+    thread-safe.
 
-    `what` names the failing attempt, as the beginning of a sentence. Not thread-safe.
+    `what` names the failing attempt, as the beginning of a sentence.
     """
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -21,10 +21,9 @@ log = structlog.get_logger()
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder that only this user may enter, with missing parents, and sync it to disk. Raises
-    OSError.
+    """Create a folder that only this user may enter, with missing parents, and sync it to disk.
 
-    An existing folder keeps its mode.
+    An existing folder keeps its mode. Raises OSError.
     """
     if path.is_dir():
         return
@@ -53,7 +52,7 @@ def sync(path: Path) -> None:
 
 
 class FolderError(RuntimeError):
-    """The error of an unusable folder: locked by another process, created for another topic, or damaged."""
+    """The error of an unusable folder: locked by another process, of another topic, or damaged."""
 
 
 class FolderNotWritable(FolderError):

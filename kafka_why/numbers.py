@@ -17,13 +17,12 @@ _MAX_SHOWN_CHARS = 40
 
 
 class OutOfRange(ValueError):
-    """The error of a number below the least or above the greatest allowed value."""
+    """The error of a number that is too small or too great."""
 
 
 def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
-    """Parse ASCII digits with an optional sign.
-
-    Raises OutOfRange, or another ValueError if the text is not a whole number.
+    """Parse ASCII digits with an optional sign. Raises OutOfRange, or ValueError if the text is no whole
+    number.
     """
     match = _WHOLE.fullmatch(text)
     if match is None:
@@ -35,7 +34,7 @@ def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT6
 
 
 def is_whole_number(text: str) -> bool:
-    """Return True if the text consists of ASCII digits, at least one."""
+    """Return True if the text consists of ASCII digits."""
     return text.isascii() and text.isdecimal()
 
 

@@ -13,15 +13,12 @@ CACHED_MAX_CHARACTERS = 256
 
 
 def hash_of(group_id: str) -> int:
-    """Return the hash of a group id, from which `partition_of` computes the partition.
-
-    It takes about 20 us.
-    """
+    """Return the hash of a group id for `partition_of`. It takes about 20 us."""
     return int(murmur2(group_id.encode()) & 0x7FFFFFFF)
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Return the partition of the requests topic for this group."""
+    """Return the group's partition of the requests topic."""
     if len(group_id) > CACHED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
     return _cached(group_id, partitions)

@@ -21,7 +21,7 @@ TO_DO_SUBSCRIPTIONS = "give all clients of the group the same topics and filters
 
 
 class RocketMqGroupState(StrEnum):
-    """The state that RocketMQ's tools report: online or offline. Its groups have no states of their own."""
+    """The state that RocketMQ's tools report. RocketMQ's groups have no states."""
 
     ONLINE = "Online"
     OFFLINE = "Offline"
@@ -35,66 +35,60 @@ _MODES = {
 
 
 def group_state(group: GroupSnapshot) -> RocketMqGroupState:
-    """Return ONLINE if a consumer is connected, else OFFLINE.
-
-    An offline group has only producers, queue locks or request modes.
-    """
+    """Return ONLINE if a consumer is connected, else OFFLINE."""
+    # An offline group has only producers, queue locks or request modes.
     # The view may omit the consumers, but it keeps what they last sent about the group.
     is_online = group.message_model is not None or group.consumers
     return RocketMqGroupState.ONLINE if is_online else RocketMqGroupState.OFFLINE
 
 
 def consume_mode(group: GroupSnapshot) -> str:
-    """Return RocketMQ's metric label `pull`, `push` or `pop`, or "" if the group has no consumers."""
+    """Return RocketMQ's metric label `pull`, `push` or `pop`, or "" without consumers."""
     return "" if group.consume_type is None else _MODES[group.consume_type]
 
 
 def client_version(consumer: ConnectionSnapshot) -> str:
-    """Return the language and version of a client: `JAVA 401` (an ordinal of RocketMQ's MQVersion)."""
+    """Return a client's language and version, such as `JAVA 401` (an ordinal of MQVersion)."""
     return f"{consumer.language} {consumer.client_version}"
 
 
 def filter_text(subscription: SubscriptionData) -> str:
-    """Return a filter: `*`, `paid || sent`, `SQL92: a > 1`. The order of tags makes no difference."""
+    """Return a filter such as `*`, `paid || sent` or `SQL92: a > 1`. Tags are sorted."""
     if subscription.expression_type != "TAG":
         return f"{subscription.expression_type}: {subscription.sub_string}"
     return " || ".join(sorted(subscription.tags_set)) or subscription.sub_string or "*"
 
 
 def subscription_text(topic: str, expression: str) -> str:
-    """Return a topic with the text of its filter, if it has one: `orders`, `orders (paid || sent)`."""
+    """Return a topic with its filter, such as `orders` or `orders (paid || sent)`."""
     return topic if expression == "*" else f"{topic} ({expression})"
 
 
 def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:
-    """Return a client's subscriptions without the group's retry topic, unless other clients lack that
-    topic.
-    """
+    """Return a client's subscriptions without the group's retry topic, if all clients have it."""
     common = set(own).intersection(*every)
     return [text for text in own if not (text.startswith(RETRY_GROUP_TOPIC_PREFIX) and text in common)]
 
 
 def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
-    """Return by client id the addresses of the clients that share it, at the broker with most of them. A
-    client whose address is unknown is represented by its connection.
-    """
+    """Return the addresses of the clients that share an id, by client id."""
     found = {}
     for client_id in group.duplicate_client_ids:
         consumers = [consumer for consumer in group.consumers if consumer.client_id == client_id]
         most = Counter(consumer.broker for consumer in consumers).most_common(1)
+        # At the broker with most of them.
         found[client_id] = [place(c) for c in consumers if c.broker in dict(most)]
     return found
 
 
 def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[str]]:
-    """Return the clients, as `worker-1 (10.0.0.1:5)`, by their subscriptions, if those at a broker differ. A
-    client that is connected to several brokers is listed once.
-    """
+    """Return the clients of different subscriptions, such as `worker-1 (10.0.0.1:5)`."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for consumer in group.consumers:
         own = group.different_subscriptions.get(consumer.connection)
         if own is not None:
             text = f"{consumer.client_id} ({place(consumer)})"
+            # Once, even if it is connected to several brokers.
             found.setdefault(tuple(own), {}).setdefault(consumer.client_id, text)
     return {
         tuple(shown_subscriptions(own, found)): list(clients.values())
@@ -103,5 +97,5 @@ def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[st
 
 
 def place(consumer: ConnectionSnapshot) -> str:
-    """Return the client's address, or its connection if that is unknown."""
+    """Return the client's address, or its connection if the address is unknown."""
     return consumer.client_address or consumer.connection

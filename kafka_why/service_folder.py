@@ -29,7 +29,7 @@ LINGERING_JVM_TIMEOUT_S = 60.0
 
 
 class FolderOwner(Struct, frozen=True):
-    """The process that holds the folder's lock, as written in the lock file."""
+    """The process that holds the folder's lock. The lock file has it."""
 
     pid: int
     host: str
@@ -41,8 +41,9 @@ class FolderOwner(Struct, frozen=True):
 
 
 class ServiceFolder:
-    """The folder of one service. Call `lock` before writing into it. `service` is the service's name in
-    errors.
+    """The folder of one service. Call `lock` before writing into it.
+
+    `service` is the service's name in errors.
     """
 
     def __init__(self, path: Path, service: str = "coordinator") -> None:
@@ -51,11 +52,11 @@ class ServiceFolder:
         self._locks: list[int] = []
 
     def lock(self) -> int:
-        """Lock the folder for this process. Raises FolderError naming the present owner.
+        """Lock the folder for this process. Return the file descriptor that has the lock. A second call has
+        no effect.
 
-        The lock belongs to the returned file descriptor. Pass that to the JVM, because a JVM may outlive a
-        killed process for a moment and still finish a batch; the next process then has to wait. A second call
-        has no effect.
+        Pass the descriptor to the JVM: it may outlive a killed process for a moment and still finish a batch,
+        for which the next process then waits. Raises FolderError that names the present owner.
         """
         if self._locks:
             return self._locks[0]
@@ -117,7 +118,6 @@ def _try_lock(fd: int) -> bool:
 
 
 def _name_owner(lock: int, folder: Path) -> None:
-    """Write this process into the lock file."""
     content = msgspec.json.encode(FolderOwner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
     try:
         os.truncate(lock, 0)
@@ -127,10 +127,10 @@ def _name_owner(lock: int, folder: Path) -> None:
 
 
 def _read_owner(lock: int) -> FolderOwner | str:
-    """Return the owner in the lock file, or a text. A process that is starting has not written it yet."""
     try:
         return msgspec.json.decode(os.pread(lock, 1024, 0), type=FolderOwner)
     except msgspec.DecodeError:
+        # A process that is starting has not written it yet.
         return "an unknown process id"
 
 
@@ -141,10 +141,10 @@ _PROBE = ".space"
 
 
 def describe_full_disk(folders: Iterable[Path]) -> str | None:
-    """Return a sentence about the first folder without `SPACE_NEEDED_BYTES` of space, or None if all have it.
+    """Return a sentence about the first folder without `SPACE_NEEDED_BYTES` of space, or None.
 
-    A folder that does not exist is skipped, because it has another problem. The check writes a file instead
-    of reading the free space, because only a write respects quotas and process limits.
+    The check writes a file, because only a write respects quotas and process limits. A folder that does not
+    exist is skipped: it has another problem.
     """
     for folder in folders:
         try:

@@ -24,20 +24,18 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Durations(Struct, frozen=True):
-    """A summary of durations since the process started: count, mean, and upper bounds of median and 99th
-    percentile.
-
-    A bound is None if it exceeds the histogram's largest bound.
+    """A summary of durations since the process started. A bound is None beyond the histogram's largest
+    bound.
     """
 
     number: int
     mean_ms: int
-    half_ms: int | None
-    most_ms: int | None
+    half_ms: int | None  # upper bound of the median
+    most_ms: int | None  # upper bound of the 99th percentile
 
     @property
     def text(self) -> str:
-        """Return the summary as text: `half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
+        """Return a text such as `half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
         half, most = (
             "beyond the measured range" if ms is None else f"within {duration_text(ms)}"
             for ms in (self.half_ms, self.most_ms)
@@ -48,7 +46,7 @@ class Durations(Struct, frozen=True):
 def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: float) -> Durations | None:
     """Return the summary of a histogram, or None if it is empty.
 
-    `cumulative` has the number of values up to each bound, then the number of all values.
+    `cumulative` has the number of values up to each bound, then of all values.
     """
     number = cumulative[-1]
     if not number:
@@ -63,37 +61,29 @@ def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: flo
 
 
 class BatchesState(Struct, frozen=True, kw_only=True):
-    """The batches since the start. `last_ms` and `age_ms` describe the last one.
+    """The batches since the start. Fields are None if not known yet."""
 
-    `time_lag_ms` is the clock's lead over the watermark. All but `rows_dropped` are None if not known yet.
-    """
-
-    last_ms: int | None
-    age_ms: int | None
+    last_ms: int | None  # duration of the last one
+    age_ms: int | None  # of the last one
     durations: Durations | None
-    time_lag_ms: int | None
+    time_lag_ms: int | None  # the clock's lead over the watermark
     rows_dropped: int
 
 
 class GatewayState(Struct, frozen=True):
-    """The gateway in the same process. `latencies` are its own, by Kafka API. `answers` are the latencies of
-    the coordinator as the gateway measures them, by request.
-    """
+    """The gateway in the same process."""
 
     connections: int
-    latencies: dict[str, Durations]
-    answers: dict[str, Durations]
+    latencies: dict[str, Durations]  # the gateway's own, by Kafka API
+    answers: dict[str, Durations]  # the coordinator's, as the gateway measures them, by request
 
 
 class ServiceState(Struct, frozen=True, kw_only=True):
-    """The state of the process. An observer has no replica, transactions or gateway.
-
-    `ticker_age_ms` and `backlog_records` are None if not known yet.
-    """
+    """The state of the process. An observer has no replica, transactions or gateway."""
 
     status: ServiceStatus
     spark_restarts: int
-    ticker_age_ms: int | None
+    ticker_age_ms: int | None  # as the next, None if not known yet
     backlog_records: int | None
     batches: BatchesState
     replica: ReplicaState | None = None
@@ -102,11 +92,11 @@ class ServiceState(Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The error when the process does not answer, or another server does. Its message says which."""
+    """The error when the process does not answer, or another server does."""
 
 
 class StateReader:
-    """A reader of the state of the coordinator whose metrics are at this URL. Thread-safe."""
+    """A reader of the state of a coordinator, from its metrics URL. Thread-safe."""
 
     def __init__(self, metrics_url: str) -> None:
         self._url = urljoin(metrics_url, PATH.removeprefix("/"))

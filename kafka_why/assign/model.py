@@ -47,9 +47,9 @@ class GroupSpec:
     topics: Mapping[str, int]
     members: Mapping[MemberId, Member]
     current: Holdings | None = None  # None if unknown; may have members that have left
-    # at least 0; a missing partition has 0
+    # At least 0; a missing partition has 0.
     weights: Mapping[TopicPartition, int] = field(default_factory=dict)
-    # for each partition of a topic, the leader's rack first; missing topics: unknown
+    # For each partition of a topic, the leader's rack first; missing topics: unknown.
     racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

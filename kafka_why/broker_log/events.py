@@ -339,6 +339,6 @@ def _with_causes(event: LogEvent) -> LogEvent:
 
 
 def _listed(text: str) -> list[str]:
-    # `Set(a, b)`, `[a, b]` or `(a, b)`
+    # `Set(a, b)`, `[a, b]` or `(a, b)`.
     found = _LISTED.match(text)
     return [] if found is None or not found[1] else found[1].split(", ")

@@ -75,7 +75,7 @@ class _History:
         self._gaps: set[int] = set()
         self._members: dict[str, None] = {}
         self._pending: dict[str, LogEvent] = {}
-        # epoch of the last target assignment, or None if the current epoch has none
+        # Epoch of the last target assignment, or None if the current epoch has none.
         self._target: int | None = None
         self._at_target: set[str] = set()
         self._news: LogEvent | None = None  # last event about changed topics since the last epoch
@@ -176,7 +176,7 @@ class _History:
         self._entries.append(self._entry(event))
 
     def _is_known(self, event: LogEvent) -> bool:
-        # a group with epochs logs each new subscription, also the first one of a new member
+        # A group with epochs logs each new subscription, also the first one of a new member.
         if event.type is EntryType.MEMBER_REJOINED:
             joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
             return event.member_id in joined
@@ -251,7 +251,7 @@ class _History:
         if self._is_open and self._target is not None:
             self._gaps.add(self._tail)
             self._state = ConsumerGroupState.STABLE.value
-        # the causes of this epoch
+        # The causes of this epoch.
         lead = [
             replace(entry, cause=event.place, from_state=self._state, to_state=self._state)
             for entry in self._entries[self._tail :]
@@ -303,7 +303,7 @@ class _History:
     def _reconcile(self, event: LogEvent) -> None:
         is_stable = event.member_state in (None, "STABLE") and event.generation == self._target
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")
-        # only if the lines name all members
+        # Only if the lines name all members.
         if self._is_open and self.unnamed == 0 and self._at_target >= self._members.keys():
             done = replace(event, type=EntryType.STABLE, member_id=None, reason="every member has its target")
             more = {"assignment_epoch": self._target, "members": self._all_members()}

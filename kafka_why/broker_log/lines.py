@@ -80,7 +80,7 @@ def _of_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> Log
     )
     if inner is None or inner.has_zone:
         return inner
-    # a time with a zone in another field takes precedence
+    # A time with a zone in another field takes precedence.
     values = (fields[name] for name in _TIMES if name in fields)
     times = [found for value in values if (found := _time_of(value, to_ms))[0] is not None]
     times.append(_time_in(head, to_ms))
@@ -104,7 +104,7 @@ def _time_of(value: Any, to_ms: ToMs) -> tuple[int | None, bool]:
 
 
 def _time_in(text: str, to_ms: ToMs) -> tuple[int | None, bool]:
-    # the first time with a zone, else the last time
+    # The first time with a zone, else the last time.
     last: re.Match[str] | None = None
     for last in _TIME.finditer(text):
         if last["zone"]:

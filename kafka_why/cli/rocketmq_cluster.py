@@ -193,7 +193,7 @@ async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[Grou
         try:
             poll = await cluster.poll(report.group_id)
         except (ClientError, HistoryUnavailable) as error:
-            # goes on when the cluster is back
+            # Goes on when the cluster is back.
             warning.failed(error)
             continue
         warning.worked()

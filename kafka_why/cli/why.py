@@ -290,7 +290,7 @@ def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: 
     from kafka_why.why.live_sources import LiveHistory
 
     with ExitStack() as stack:
-        # opened first, so that entries written during the read are not lost
+        # Opened first, so that entries written during the read are not lost.
         live = stack.enter_context(closing(LiveHistory(cluster.client_config, layout, group_id)))
         found = _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
         stack.pop_all()
@@ -366,7 +366,7 @@ def _show_rocketmq(
 
 def _note_left_out(group_id: str, entries: int, whose: str) -> None:
     if entries:
-        # the group id then belonged to a group of the other protocol
+        # The group id then belonged to a group of the other protocol.
         left_out = f"{entries} entries of that time are left out"
         show_stderr(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")
 

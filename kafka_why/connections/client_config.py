@@ -165,7 +165,7 @@ def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
 
 
 def _python_mechanism(mechanism: str) -> str:
-    # MSK also accepts IAM tokens by OAUTHBEARER
+    # MSK also accepts IAM tokens by OAUTHBEARER.
     return "OAUTHBEARER" if mechanism == IAM else mechanism
 
 
@@ -177,7 +177,7 @@ class ClientConfig:
     """The servers of a cluster, and Kafka's client settings for them."""
 
     bootstrap_servers: str  # HOST:PORT,...
-    # by their names in Java; may be secret, so not in the text of a ClientConfig
+    # By their names in Java; may be secret, so not in the text of a ClientConfig.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod

@@ -82,7 +82,7 @@ def _tokens(text: str) -> Iterator[tuple[str, bool]]:
         at = match.end()
         kind = match.lastgroup
         if kind in ("double", "single"):
-            # True for a word or a quoted text, False for `=` or `;`
+            # True for a word or a quoted text, False for `=` or `;`.
             yield _ESCAPE.sub(_unescaped, match[kind]), True
         elif kind in ("word", "mark"):
             yield match[kind], kind == "word"
@@ -198,7 +198,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 def _check_classes(settings: UsedSettings) -> None:
     for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
-        # a class of others would take part in the login
+        # A class of others would take part in the login.
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
                 f"{name}: {settings.shown(name)} {JAVA_CLASS}. Give the "
@@ -287,7 +287,7 @@ def _trusted_for_endpoint(settings: UsedSettings, options: Mapping[str, str]) ->
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
     if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
-    # None: this machine's certificates
+    # None: this machine's certificates.
     return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
 
 
@@ -329,7 +329,7 @@ def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
 
 
 def _check_options(options: Mapping[str, str], *needed: str) -> None:
-    # unknown options are ignored, as in Java
+    # Unknown options are ignored, as in Java.
     for name in needed:
         if name in options:
             continue

@@ -103,7 +103,7 @@ class _Connections:
     def close(self) -> None:
         self._timer.cancel()
         with self._lock:
-            # their users have closed the sockets themselves
+            # Their users have closed the sockets themselves.
             for duplicate in self._duplicates:
                 duplicate.close()
             self._duplicates.clear()

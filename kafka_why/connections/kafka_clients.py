@@ -114,7 +114,7 @@ def answers_consumer(
     return Consumer(
         {
             **_librdkafka_connection(client_config),
-            # librdkafka requires one; its lookup makes brokers create __consumer_offsets
+            # librdkafka requires one; its lookup makes brokers create __consumer_offsets.
             "group.id": "group-coordinator-answers",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

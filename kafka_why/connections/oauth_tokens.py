@@ -120,7 +120,7 @@ def _section(path: Path, name: str) -> dict[str, str]:
     parser = configparser.RawConfigParser()
     try:
         parser.read(path)
-        # a missing file has no sections
+        # A missing file has no sections.
         return dict(parser[name]) if name in parser else {}
     except (configparser.Error, OSError, ValueError):
         pass
@@ -155,7 +155,7 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 class TokenLogin:
     """A login by tokens."""
 
-    # an http, https or file URL; None: unsecured tokens of `subject`
+    # An http, https or file URL; None: unsecured tokens of `subject`.
     endpoint: str | None = field(repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -204,7 +204,7 @@ class TokenSource:
             self._token = _new_token(self.login, now_s)
         except TokenError as error:
             failed_at_s = time.time()  # the attempt may have lasted until its timeout
-            # the old token is kept until it expires
+            # The old token is kept until it expires.
             if self._token is None or failed_at_s >= self._token.expires_s:
                 raise
             import structlog  # executors need not have structlog

@@ -120,7 +120,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    # in memory, so that the key is not on a disk
+    # In memory, so that the key is not on a disk.
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:

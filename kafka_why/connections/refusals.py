@@ -168,5 +168,5 @@ def _failure(error: Exception) -> str:
 
 def _broker_message(error: Exception) -> str:
     text = str(error.args[0]) if error.args else type(error).__name__
-    # without kafka-python's name of the error
+    # Without kafka-python's name of the error.
     return text.partition(": ")[2] or text

@@ -27,7 +27,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     tick_interval_ms: int  # between the claiming process's clock records
     is_released: bool = False  # the coordinator has stopped cleanly
     checkpoint: str = ""  # location of the state if it is not in `folder`
-    # with `checkpoint`: distinguishes folders with the same path on machines with the same name
+    # With `checkpoint`: distinguishes folders with the same path on machines with the same name.
     place: str = ""
 
     def __str__(self) -> str:

@@ -121,8 +121,8 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     metadata: str
     committed_at_ms: int
     expire_at_ms: int | None  # None unless the client chose the retention time
-    # id of the OffsetCommit, or of the TopicMetadata with the topic id; "" if the group was imported from
-    # other topics
+    # Id of the OffsetCommit, or of the TopicMetadata with the topic id; "" if the group was imported from
+    # other topics.
     request: str
     topic_id: UUID | None = None  # None if unknown
     version: int = RECORD_VERSION

@@ -213,7 +213,7 @@ class GroupTable(Generic[V]):
         group_id = (key or b"").decode()
         view = None if value is None else self._decode(value)
         known = self._groups.get(group_id)
-        # a tombstone, or the group id belongs to another protocol now
+        # A tombstone, or the group id belongs to another protocol now.
         if view is None:
             return self._groups.pop(group_id, None) is not None
         if known is not None and known.incarnation == view.incarnation and known.seq >= view.seq:

@@ -28,9 +28,9 @@ class ServiceStatus(Struct, frozen=True):
     phase: ServicePhase
     reason: str
     since_ms: int
-    # last committed batch, or -1 if unknown; in the status file, as of the last change of the status
+    # Last committed batch, or -1 if unknown; in the status file, as of the last change of the status.
     batch_id: int = -1
-    # a problem that an operator has to solve, or None; a coordinator can be ready and have one
+    # A problem that an operator has to solve, or None; a coordinator can be ready and have one.
     alarm: str | None = None
     replica: str = NO_REPLICA  # its phase, with the reason if it does not answer (`streaming.service.status`)
 

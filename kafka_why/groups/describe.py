@@ -295,7 +295,7 @@ def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> 
         if (progress := member.consumer) is None:
             continue
         if details.streams:
-            # tasks have no single holder
+            # Tasks have no single holder.
             waits = [p for p in flat(progress.target) if p not in held[member.member_id]]
             holders = {p: task_holder(p, member.member_id, held, processes) or "" for p in waits}
         elif details.share:  # members of a share group do not wait for other members

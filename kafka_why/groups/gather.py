@@ -223,7 +223,7 @@ def describe_partitions(
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
         mentioned |= mentioned_partitions(group, described.offsets[group_id])
-    # read after the committed offsets, so that these are within the bounds
+    # Read after the committed offsets, so that these are within the bounds.
     bounds = log.bounds(log.filter_existing(mentioned))
     lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
     return {

@@ -13,36 +13,32 @@ MAX_TASKS = 20
 
 
 class ProcessRow(Struct, frozen=True):
-    """A process of an application: the number of its members, which are threads, and of their tasks by role.
-    `endpoint` is the address for interactive queries, or None.
-    """
+    """A process of an application. Its members are threads."""
 
     process_id: str
     host: str
-    members: int
-    active: int
+    members: int  # their number
+    active: int  # number of tasks, as are the next two
     standby: int
     warm_up: int
-    endpoint: str | None
+    endpoint: str | None  # for interactive queries
 
 
 class StreamsRow(Struct, frozen=True, kw_only=True):
-    """The state of a streams group. `not_ready` says why its topics are not valid, and `stale_members` are
-    those with an older topology. Until `initial_deadline_ms` the first target assignment waits for members.
-    `behind` has the members whose state of a task was behind its changelog topics, by task: the records that
-    were missing at the member's last report.
-    """
+    """The state of a streams group."""
 
     processes: list[ProcessRow]
-    not_ready: str | None
+    not_ready: str | None  # why its topics are not valid
     shutdown_requested_by: str | None
-    initial_deadline_ms: int | None
-    stale_members: list[str]
+    initial_deadline_ms: int | None  # until then the first target assignment waits for members
+    stale_members: list[str]  # with an older topology
+    # By task, members whose state was behind the changelog topics, with the records that were missing at the
+    # member's last report.
     behind: dict[str, dict[str, int]]
 
 
 def process_of(member: MemberSnapshot) -> str:
-    """Return the process of a member of a streams group; a member without one is a process by itself."""
+    """Return the process of a member of a streams group. A member without one is a process by itself."""
     streams = member.consumer.streams if member.consumer is not None else None
     return (streams.process_id if streams else "") or member.member_id
 
@@ -97,7 +93,7 @@ def _process_row(process_id: str, threads: list[MemberSnapshot]) -> ProcessRow:
 
 
 def streams_text(row: StreamsRow) -> list[str]:
-    """Return lines about the group's processes, and about what its members wait for."""
+    """Return lines about the group's processes and what its members wait for."""
     lines = []
     if row.not_ready is not None:
         lines += ["", f"No member has a task: {row.not_ready}"]

@@ -36,8 +36,9 @@ MAX_ROUNDS = 64
 
 
 def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return the lags in ms of these committed offsets. A partition without records or without usable
-    timestamps is omitted. Raises what `ask` raises.
+    """Return the lags in ms of these committed offsets. Raises what `ask` raises.
+
+    A partition without records or without usable timestamps is omitted.
     """
     search = TimestampSearch(offsets)
     while not search.step(ask):
@@ -46,7 +47,7 @@ def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition
 
 
 class TimestampSearch:
-    """A search for the times of committed offsets, one request for all partitions at a time."""
+    """A search for the times of committed offsets. Each step is one request for all partitions."""
 
     def __init__(self, offsets: Mapping[Partition, int]) -> None:
         self._offsets = dict(offsets)
@@ -55,7 +56,7 @@ class TimestampSearch:
         self._rounds = 0
 
     def step(self, ask: Ask) -> bool:
-        """Call `ask` once for all partitions. Return True if the search is over. Raises what `ask` raises."""
+        """Make the next step. Return True if the search is over. Raises what `ask` raises."""
         if self._newest is None:
             self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
             return False
@@ -88,9 +89,7 @@ class TimestampSearch:
 
 
 class _Search:
-    """The search for the time of one committed offset. `_low` and `_high` are offsets with times. The
-    committed offset is at or after `_low` and before `_high`.
-    """
+    """The search for the time of one committed offset, which is at or after `_low` and before `_high`."""
 
     def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
         self._offset = offset
@@ -109,16 +108,18 @@ class _Search:
         return lag_ms(self._low[1], self._newest_ms)
 
     def probe_ms(self, number: int) -> int:
-        """Return the next time to request, in round `number`. Rounds alternate between an interpolation, as
-        if records arrived evenly, and the middle, so that two rounds at least halve the interval.
-        """
+        """Return the next time to request, in round `number`."""
         (low, low_ms), (high, high_ms) = self._low, self._high
+        # In even rounds as if records arrived evenly, else the middle: two rounds at least halve the
+        # interval.
         between = (self._offset - low) / max(high - low, 1) if number % 2 == 0 else 0.5
         self._probed_ms = min(max(low_ms + int((high_ms - low_ms) * between), low_ms + 1), high_ms - 1)
         return self._probed_ms
 
     def narrow(self, found: Found) -> None:
-        """Narrow the interval. `found` is the first record at or after the probed time."""
+        """Narrow the interval to one side of the probed time, at or after which `found` is the first
+        record.
+        """
         if found is not None and found[0] <= self._offset:
             self._low = found
         else:
@@ -130,9 +131,10 @@ INTERVAL_S = 5.0
 
 
 def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, LogBounds]:
-    """Return the bounds of every partition of these topics. Topics that do not exist, and partitions without
-    a leader, are omitted. Sends two requests for the topics, and two to each leading broker. Raises
-    KafkaError.
+    """Return the bounds of every partition of these topics. Raises KafkaError.
+
+    Topics that do not exist, and partitions without a leader, are omitted. Sends two requests for the topics,
+    and two to each leading broker.
     """
     # A consumer's own end_offsets would wait for topics that do not exist, and offsets may outlive a topic.
     described = admin.describe_topics(sorted(topics)) if topics else []
@@ -157,8 +159,9 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
 
 
 def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> dict[Partition, Found]:
-    """Return each partition's first record whose timestamp is at least the given time, or None. For `NEWEST`
-    return the record with the greatest timestamp. Sends a request to each leading broker. Raises KafkaError.
+    """Return each partition's first record at or after the given time, or None. Raises KafkaError.
+
+    For `NEWEST` it is the record with the greatest timestamp. Sends a request to each leading broker.
     """
     wanted = {TopicPartition(*partition): at_ms for partition, at_ms in times_ms.items()}
     found = admin.list_partition_offsets(wanted) if wanted else {}
@@ -169,7 +172,7 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
 
 
 class LagReader(Protocol):
-    """The receiver of a poller's results, such as `LagBook`. `topics` returns the topics to poll."""
+    """The receiver of a poller's results, such as `LagBook`."""
 
     def topics(self) -> set[str]: ...
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
@@ -178,7 +181,7 @@ class LagReader(Protocol):
 
 
 class LagPoller:
-    """A poller of the brokers for one reader, at most each INTERVAL_S. For use by one thread."""
+    """A poller of the brokers for one reader, at most once in INTERVAL_S. For use by one thread."""
 
     def __init__(self, reader: LagReader) -> None:
         self._reader = reader
@@ -189,12 +192,12 @@ class LagPoller:
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if INTERVAL_S has passed, and make one step of the search for times of records. The search has
-        several steps so that the caller can read topics between the steps.
+        """Poll if INTERVAL_S has passed, and make one step of the search for times of records. Raises
+        KafkaError.
 
-        Brokers before Kafka 3.0 do not return the times of records. Then log a warning. Lags in time are then
-        known only for records that arrived after the first poll. Raises KafkaError if the bounds of the logs
-        are unavailable.
+        The caller can read topics between the steps. Brokers before Kafka 3.0 do not return the times of
+        records. A warning is then logged, and lags in time are known only for records that arrived after the
+        first poll.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())
@@ -207,7 +210,7 @@ class LagPoller:
             self._step(admin, self._search)
 
     def poll_if_allowed(self, admin: KafkaAdminClient) -> None:
-        """Poll, but log a warning instead of raising, because only lags need the right to describe topics."""
+        """Poll, but log errors as warnings: only lags need the right to describe topics."""
         try:
             self.poll(admin)
             self._bounds_warning.worked()

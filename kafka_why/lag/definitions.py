@@ -17,10 +17,10 @@ Partition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The first offset of a partition that is still in the log, and the offset of its next record."""
+    """The offsets of a partition's log."""
 
-    earliest: int
-    latest: int
+    earliest: int  # first offset that is still in the log
+    latest: int  # offset of the next record
 
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
@@ -29,14 +29,12 @@ _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The members that hold a group's partitions, by partition. `settled_ms` is the time when the group
-    entered its state, or None if it is rebalancing or its view does not have the assignment. `topics` are the
-    known topics of the members' subscriptions, or None if the group has no members.
-    """
+    """The members that hold a group's partitions."""
 
+    # When the group entered its state; None if it is rebalancing, or its view lacks the assignment.
     settled_ms: int | None = None
     holders: Mapping[Partition, str] = field(default_factory=dict)
-    topics: frozenset[str] | None = None
+    topics: frozenset[str] | None = None  # known topics of the members' subscriptions; None without members
 
     def is_subscribed(self, topic: str) -> bool:
         """Return True if a member subscribes to the topic, or if the group has no members."""
@@ -47,7 +45,7 @@ UNKNOWN = Ownership()
 
 
 def ownership(view: GroupSnapshot) -> Ownership:
-    """Return the holders of the partitions of a Kafka group."""
+    """Return the holders of a Kafka group's partitions."""
     if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
         return UNKNOWN
     try:
@@ -58,8 +56,9 @@ def ownership(view: GroupSnapshot) -> Ownership:
 
 
 def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, ...]:
-    """Return the partitions that a member may use, or () if the group is not of Kafka's consumers. Raises
-    ProtocolError if the assignment cannot be decoded.
+    """Return the partitions that a member may use, or () if the group is not of Kafka's consumers.
+
+    Raises ProtocolError if the assignment cannot be decoded.
     """
     return member.held() if member.consumer is not None or protocol_type == PROTOCOL_TYPE else ()
 
@@ -84,35 +83,27 @@ BEHIND_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a committed offset. `offset` was last committed at `committed_ms`, and has not changed since
-    `stands_since_ms`.
-
-    `records` is the lag in records, or None if the log's end is unknown. `ms` is the lag in time, or None if
-    unknown. `grew_ms` is the time when the first record after the offset's last change, and after the group
-    settled, was seen, or None. `rises` is True if the lag rises over the window.
-    """
+    """The lag of a committed offset. A value is None if it is unknown."""
 
     offset: int
-    committed_ms: int
-    stands_since_ms: int
-    records: int | None = None
-    ms: int | None = None
+    committed_ms: int  # of the last commit
+    stands_since_ms: int  # since when the offset has not changed
+    records: int | None = None  # lag in records
+    ms: int | None = None  # lag in time
+    # When the first record after the offset's last change, and after the group settled, was seen.
     grew_ms: int | None = None
-    rises: bool = False
+    rises: bool = False  # over the window
 
 
 def next_offset(committed: int, bounds: LogBounds) -> int:
-    """Return the offset of the next record for a consumer: the committed offset or, if retention has deleted
-    its record, the beginning of the log.
-    """
+    """Return the offset of a consumer's next record."""
+    # Retention may have deleted the record at the committed offset.
     return max(committed, bounds.earliest)
 
 
 def lag_records(committed: int, bounds: LogBounds) -> int:
-    """Return the number of offsets in the log from the committed offset to the end.
-
-    Return 0 if the committed offset is beyond the end, as in a topic that was deleted and created again.
-    """
+    """Return the number of offsets in the log from the committed offset to the end."""
+    # A committed offset beyond the end is of a topic that was deleted and created again.
     return max(bounds.latest - next_offset(committed, bounds), 0)
 
 
@@ -125,34 +116,34 @@ def lag_ms(next_record_ms: int, newest_ms: int) -> int:
 
 
 def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
-    """Return True if the lag rises over the window. `lows` and `highs` are the minimum and maximum lag of
-    each step.
+    """Return True if the lag rises over the window.
 
-    All lags at the end of the window must be above all lags at its beginning, so that fluctuations between
-    two commits do not count as a rise.
+    `lows` and `highs` are the minimum and maximum lag of each step. All lags at the end of the window must
+    exceed all lags at its beginning, so fluctuations between two commits are no rise.
     """
     return len(lows) >= STEPS and min(lows[-COMPARED_STEPS:]) > max(highs[:COMPARED_STEPS])
 
 
 def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
-    """Return True if the committed offset does not change although records arrive and the member `owner`
-    holds the partition. One of these records must have waited for STUCK_MS. A partition without new records
-    is not stuck, because its consumer may have nothing to do.
+    """Return True if records arrive in a partition of `owner`, but its committed offset does not change.
+
+    One of these records must have waited for STUCK_MS. Without new records, the consumer may have nothing to
+    do.
     """
     return bool(owner and lag.records) and lag.grew_ms is not None and now_ms - lag.grew_ms > STUCK_MS
 
 
 def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
-    """Return True if the lag rises over the window although the group commits, and exceeds BEHIND_MS."""
+    """Return True if the lag rises over the window and exceeds BEHIND_MS, although the group commits."""
     is_behind = lag.rises and (lag.ms is None or lag.ms > BEHIND_MS)
     return is_behind and now_ms - lag.stands_since_ms < WINDOW_MS
 
 
 def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
-    """Return True if records wait in a partition that no member holds although the group should consume it.
+    """Return True if records wait in a partition that no member holds, although the group should consume it.
 
-    The group must have been settled, and must not have committed, for STUCK_MS. A consumer that commits
-    without joining counts as the owner.
+    The group must have been settled for STUCK_MS without a commit. A consumer that commits without joining
+    counts as the owner.
     """
     if not lag.records or ownership.settled_ms is None or (topic, partition) in ownership.holders:
         return False
@@ -169,7 +160,7 @@ class Troubles:
 
 
 def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
-    """Return the partitions with harmful lags. Each partition has only one kind of harmful lag."""
+    """Return the partitions with harmful lags. A partition has only one kind."""
     found = Troubles()
     for partition, lag in lags.items():
         if is_stuck(lag, ownership.holders.get(partition), now_ms):

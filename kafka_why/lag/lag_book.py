@@ -41,16 +41,14 @@ class TimedRecord(NamedTuple):
 class LogHistory:
     """A history of the bounds of logs, sampled every few seconds. For use by one thread at a time.
 
-    A partition has at most MAX_SAMPLES samples. Old samples are further apart than recent samples.
+    A partition has at most MAX_SAMPLES samples. Old samples are further apart.
     """
 
     def __init__(self) -> None:
         self._samples: dict[Partition, _Samples] = {}
 
     def add(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Add the bounds of all partitions at `at_ms`. Forget partitions that have been missing for
-        FORGET_MS.
-        """
+        """Add the bounds of all partitions at `at_ms`. Forget partitions that are missing for FORGET_MS."""
         for partition in self._samples.keys() - bounds.keys():
             if at_ms - self._samples[partition].last_ms[-1] >= FORGET_MS:
                 del self._samples[partition]
@@ -67,8 +65,10 @@ class LogHistory:
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
     def arrival(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
-        """Return the samples before and after the arrival of the record at `offset`. The sample before is
-        None if the record arrived before the first sample. Return None if no sample has the record.
+        """Return the samples before and after the arrival of the record at `offset`, or None if no sample has
+        it.
+
+        The first sample is None if the record arrived before all samples.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -92,8 +92,9 @@ class LogHistory:
 
 
 class _Samples:
-    """The end offsets of one log, ascending, and the first and the last time of each end offset. They are in
-    arrays, because there may be 100,000 partitions.
+    """The end offsets of one log, ascending, and the first and the last time of each.
+
+    They are in arrays, because there may be 100,000 partitions.
     """
 
     __slots__ = ("earliest", "ends", "first_ms", "last_ms")
@@ -113,7 +114,7 @@ class _Samples:
             self._thin(at_ms)
 
     def _thin(self, now_ms: int) -> None:
-        """Drop each sample whose neighbours are close enough to each other, relative to their age."""
+        """Drop samples whose neighbours are close to each other, relative to their age."""
         kept = [len(self.ends) - 1]
         for place in range(len(self.ends) - 2, 0, -1):
             younger_ms = self.first_ms[kept[-1]]
@@ -129,8 +130,9 @@ STEP_MS = WINDOW_MS // STEPS
 
 
 class Trend:
-    """The trend of a lag in records, sampled every few seconds. For use by one thread at a time. The lags are
-    in arrays, because there may be 100,000 partitions.
+    """The trend of a lag in records, sampled every few seconds. For use by one thread at a time.
+
+    The lags are in arrays, because there may be 100,000 partitions.
     """
 
     __slots__ = ("_highs", "_lows", "_step")
@@ -140,12 +142,13 @@ class Trend:
         self._lows, self._highs = array("q"), array("q")
 
     def add(self, records: int, at_ms: int) -> None:
-        """Add the lag at `at_ms`. Begin a new window if a step had no sample because no broker answered."""
+        """Add the lag at `at_ms`."""
         step = at_ms // STEP_MS
         if self._lows and step == self._step:
             self._lows[-1] = min(self._lows[-1], records)
             self._highs[-1] = max(self._highs[-1], records)
             return
+        # A step had no sample, because no broker answered.
         if step != self._step + 1:
             self._lows, self._highs = array("q"), array("q")
         self._step = step
@@ -167,29 +170,24 @@ MAX_LOOK_UPS = 20
 
 @dataclass(slots=True)
 class _Commit:
-    """A committed offset. `arrival_ms` is the time of the record at `arrival_offset`, from polls of the
-    brokers or from a timestamp. `requested_at` is the number of the poll that last requested this time.
-    `is_rough` is True if `arrival_ms` is relative to a newest record whose own time is not exact.
-    """
+    """A committed offset."""
 
     offset: int
     at_ms: int
     stands_since_ms: int
     arrival_offset: int = -1
-    arrival_ms: int = 0
-    requested_at: int = 0
-    is_rough: bool = False
+    arrival_ms: int = 0  # time of the record at `arrival_offset`, by a poll or a timestamp
+    requested_at: int = 0  # number of the poll that last requested this time
+    is_rough: bool = False  # `arrival_ms` is relative to a newest record whose own time is not exact
     trend: Trend | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _TimeRequest:
-    """A request for the time of the record at `offset`, with the state at the time of the request.
-    `committed` is the committed offset.
-    """
+    """A request for the time of the record at `offset`, with the state at that time."""
 
     commit: _Commit
-    committed: int
+    committed: int  # the committed offset
     offset: int
     newest_ms: int
     is_rough: bool
@@ -206,9 +204,7 @@ class LagBook:
         self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
-        """Apply a record of the offsets topic and return its group id. Raises one of
-        `kafka_why.contract.codec.UNREADABLE`.
-        """
+        """Apply a record of the offsets topic, and return its group id. Raises one of UNREADABLE."""
         group_id, topic, number = decode_offset_key(key)
         partition = (topic, number)
         if value is None:
@@ -222,11 +218,10 @@ class LagBook:
         return group_id
 
     def set_commits(self, group_id: str, commits: Mapping[Partition, tuple[int, int]]) -> None:
-        """Replace all committed offsets of a group. `commits` has the offsets and the times of the
-        commits.
-        """
+        """Replace all committed offsets of a group."""
         for partition in self._groups.get(group_id, {}).keys() - commits.keys():
             del self._groups[group_id][partition]
+        # With the time of the commit.
         for partition, (offset, at_ms) in commits.items():
             self._set_commit(group_id, partition, offset, at_ms)
         if not commits:
@@ -245,7 +240,7 @@ class LagBook:
         known.offset, known.at_ms = offset, at_ms
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Store the bounds of the logs at `at_ms`, and update the groups' trends and arrival times."""
+        """Add the bounds of the logs at `at_ms`, and update trends and arrival times."""
         self._logs.add(bounds, at_ms)
         self._polls += 1
         self._behind = set()
@@ -263,9 +258,9 @@ class LagBook:
                     self._store_arrival(partition, commit, next_offset(commit.offset, log))
 
     def _store_arrival(self, partition: Partition, commit: _Commit, offset: int) -> None:
-        """Store the exact time of a record, because the samples around its arrival are dropped later."""
         if commit.arrival_offset == offset and not commit.is_rough:
             return
+        # Exact now: the samples around it are dropped later.
         arrival = self._logs.arrival(partition, offset)
         if arrival is not None and _is_exact(*arrival):
             commit.arrival_offset, commit.arrival_ms, commit.is_rough = offset, arrival[1].ms, False
@@ -286,8 +281,9 @@ class LagBook:
         return group_id in self._groups
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return up to MAX_LOOK_UPS offsets whose record times are not exact, the least recently requested
-        first. Pass the result to `add_times`.
+        """Return offsets whose record times are not exact. Pass the result to `add_times`.
+
+        There are at most MAX_LOOK_UPS, the least recently requested first.
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
@@ -309,9 +305,9 @@ class LagBook:
         )
 
     def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
-        """Store the brokers' lags in ms for the offsets `wanted`, a result of `wanted_times`. `lags_ms` omits
-        unknown lags. A lag is too long if the group has committed a later offset meanwhile. The next result
-        corrects it.
+        """Store the brokers' lags in ms for `wanted`, a result of `wanted_times`. Unknown lags are omitted.
+
+        A lag is too long if the group has committed a later offset meanwhile. The next result corrects it.
         """
         for partition in wanted.keys() & self._requests.keys():
             request = self._requests.pop(partition)
@@ -323,7 +319,7 @@ class LagBook:
                 commit.arrival_ms = request.newest_ms - lags_ms[partition]
 
     def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
-        """Return the lag of each partition with a committed offset. `settled_ms` is the time when the group
+        """Return the lag of each partition with a committed offset. `settled_ms` is when the group
         settled.
         """
         commits = self._groups.get(group_id, {})
@@ -368,7 +364,7 @@ class LagBook:
         return lag_ms(_time_between(before, last, offset), newest_ms)
 
     def _next_inexact(self, partition: Partition, commit: _Commit) -> int | None:
-        """Return the next offset if the time of its record is not exact and can be requested, else None."""
+        """Return the next offset if the time of its record is not exact but can be requested, else None."""
         log = self._logs.bounds(partition)
         if log is None or not lag_records(commit.offset, log):
             return None
@@ -386,9 +382,7 @@ class LagBook:
 
 
 def _time_between(before: TimedRecord, last: TimedRecord, offset: int) -> int:
-    """Return the estimated time of the record at `offset` between two others, as if records arrived
-    evenly.
-    """
+    """Estimate the time of the record at `offset` as if records arrived evenly."""
     if offset == before.offset:
         return before.ms
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)

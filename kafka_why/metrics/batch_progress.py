@@ -7,38 +7,27 @@ from msgspec import Struct
 
 
 class StateOperatorProgress(Struct, frozen=True, rename="camel"):
-    """The relevant fields of a stateful operator's progress.
-
-    The durations in ms are those of the pass over the rows, the pass over the deadlines, and the commit of
-    the state.
-    """
+    """The relevant fields of a stateful operator's progress."""
 
     num_rows_dropped_by_watermark: int = 0
-    all_updates_time_ms: int = 0
-    all_removals_time_ms: int = 0
-    commit_time_ms: int = 0
+    all_updates_time_ms: int = 0  # the pass over the rows
+    all_removals_time_ms: int = 0  # the pass over the deadlines
+    commit_time_ms: int = 0  # of the state
 
 
 class SourceProgress(Struct, frozen=True, rename="camel"):
-    """The progress of a Kafka source, by topic and partition.
+    """The progress of a Kafka source, by topic and partition."""
 
-    `end_offset` is the offset after the last record read, and `latest_offset` the end of the partition at
-    that time.
-    """
-
-    end_offset: dict[str, dict[str, int]] | None = None
-    latest_offset: dict[str, dict[str, int]] | None = None
+    end_offset: dict[str, dict[str, int]] | None = None  # after the last record read
+    latest_offset: dict[str, dict[str, int]] | None = None  # end of the partition at that time
 
 
 class BatchProgress(Struct, frozen=True, rename="camel"):
-    """The progress of one batch. `duration_ms` is by stage; `triggerExecution` is the whole batch.
-
-    Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
-    """
+    """The progress of one batch. Source: org.apache.spark.sql.streaming.StreamingQueryProgress."""
 
     batch_id: int
     num_input_rows: int = 0
-    duration_ms: dict[str, int] = {}
+    duration_ms: dict[str, int] = {}  # by stage; `triggerExecution` is the whole batch
     event_time: dict[str, str] = {}
     state_operators: list[StateOperatorProgress] = []
     sources: list[SourceProgress] = []
@@ -46,8 +35,8 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def is_executed(self) -> bool:
-        """True unless Spark reports that the batch had no data. In that case a batch with this number still
-        has to run.
+        """False if Spark reports that the batch had no data. A batch with this number then still has to
+        run.
         """
         return "addBatch" in self.duration_ms
 
@@ -62,13 +51,13 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark during the batch, or 0 if there was none."""
+        """The watermark during the batch, or 0 without one."""
         text = self.event_time.get("watermark")
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     @property
     def backlog(self) -> int:
-        """The number of records of the source that were not read yet."""
+        """The number of the source's records that were not read yet."""
         latest = _by_partition(source.latest_offset for source in self.sources)
         ends = self.end_offsets
         return sum(max(0, end - ends.get(partition, 0)) for partition, end in latest.items())

@@ -28,9 +28,10 @@ COORDINATOR = "kafka_server_group_coordinator_metrics"
 
 
 class MetricsStateCollector(Collector):
-    """The metrics from the content of the topics. `with_members` adds series of single members.
+    """A collector of the metrics of the topics' content. `with_members` adds series of single members.
 
-    An observer's topics have no responses, so committed, expired and deleted offsets are not counted.
+    An observer's topics have no responses, so offsets that were committed, expired or deleted are not
+    counted.
     """
 
     def __init__(
@@ -148,9 +149,7 @@ _OTHER_CLIENTS = ("other", "other")
 
 
 def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the numbers of groups, clients, connections, client ids with several connections, and different
-    subscriptions.
-    """
+    """Yield the gauges of RocketMQ's groups."""
     states = Counter(group_state(group) for group in groups.values())
     yield filled(
         GaugeMetricFamily(f"{OWN_ROCKETMQ}_groups", "Groups of RocketMQ by state.", labels=("state",)),
@@ -218,7 +217,7 @@ def _producer_connections(groups: Mapping[str, RocketMqGroup]) -> Metric:
 
 
 def _by_client(connections: Iterable[ConnectionSnapshot]) -> list[tuple[tuple[str, str], int]]:
-    """Return the number of connections by language and version, sorted, for the most frequent ones only."""
+    """Return the numbers of connections by language and version, the rarest of them together."""
     counts: Counter[tuple[str, str]] = Counter()
     for connection in connections:
         client = connection.language.lower(), str(connection.client_version)

@@ -46,14 +46,11 @@ _BY_REMOVAL = "KSH42"
 
 @dataclass(slots=True)
 class ShareCounts:
-    """Counts of share groups' history entries since the start of this process.
-
-    `failures` counts partitions by error code.
-    """
+    """Counts of share groups' history entries since the start of this process."""
 
     is_seen: bool = False
     initializing: DurationCounts = field(default_factory=DurationCounts)
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)  # partitions by error code
 
     def count(self, event: HistoryEntry) -> None:
         """Count an entry of a share group."""
@@ -66,16 +63,14 @@ class ShareCounts:
 
 
 def is_rebalance(event: HistoryEntry) -> bool:
-    """Return True if Kafka counts this new epoch as a rebalance.
-
-    Every epoch of an observed group counts, because its cause is unknown.
-    """
+    """Return True if Kafka counts this new epoch as a rebalance."""
     is_counted = event.rule in _BY_HEARTBEAT if event.group_type == SHARE else event.rule != _BY_REMOVAL
+    # The cause of an observed epoch is unknown.
     return event.observed or is_counted
 
 
 def share_counts(counts: ShareCounts) -> Iterator[Metric]:
-    """Yield the counters from the history, or none until there is a share group."""
+    """Yield the counters of share groups' histories, or none until there is a share group."""
     if not counts.is_seen:
         return
     yield counts.initializing.metric(
@@ -93,7 +88,7 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
 
 
 def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the gauges from the groups' views, or none without a share group."""
+    """Yield the gauges of share groups' views, or none without a share group."""
     if not groups:
         return
     own, rest = selection.own(groups), selection.rest(groups)
@@ -128,20 +123,17 @@ def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection
 
 
 def _partition_count(share: ShareSnapshot, state: str) -> int:
-    """Return the number of partitions in `state`, one of _SHARE_STATES."""
     return sum(map(len, getattr(share, state).values()))
 
 
 def _task_counts(share: ShareSnapshot) -> dict[str, int]:
-    """Return the number of open tasks of each kind, or {} for an observed group."""
-    if isinstance(share.tasks, UnsetType):
+    if isinstance(share.tasks, UnsetType):  # an observed group
         return {}
     kinds = Counter(task.kind for task in share.tasks)
     return {kind: kinds[kind] for kind in (_INITIALIZE, _DELETE)}
 
 
 def _oldest_initializing_s(share: ShareSnapshot) -> float | None:
-    """Return the time at which the oldest open initialization was requested, or None if none is open."""
     asked_ms = [task.asked_at_ms for task in share.tasks or () if task.kind == _INITIALIZE]
     return min(asked_ms) / 1000 if asked_ms else None
 
@@ -202,10 +194,7 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
 
 
 def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the gauges from the views of groups with epochs.
-
-    A type without any group has none, except that consumer groups always have theirs.
-    """
+    """Yield the gauges of groups with epochs. Types other than consumer have none without a group."""
     groups = {group_id: view for group_id, view in views.items() if view.consumer}
     states: dict[str, Counter[str]] = {CONSUMER: Counter()}
     for group in groups.values():
@@ -235,9 +224,8 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesS
 
 
 def _unsettled(group: GroupSnapshot) -> int | None:
-    """Return the number of members that have not reached the target assignment, or None if unknown."""
     if not group.consumer or not group.are_members_complete:
-        return None
+        return None  # unknown
     at_target = group.consumer.assignment_epoch, MemberState.STABLE.value
     return sum(
         not m.consumer or (m.consumer.member_epoch, m.consumer.state) != at_target for m in group.members

@@ -41,9 +41,9 @@ Endpoint = Callable[[Request], Response]
 
 
 class HttpPort(Closeable):
-    """A server of metrics and checks until closed. `checks` are by path. `state` returns the state as JSON.
+    """A server of metrics and checks until closed. Raises WebUnavailable.
 
-    Port 0 means any free port. Raises WebUnavailable.
+    `checks` are by path. `state` returns the state as JSON. Port 0 means any free port.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ _OF_MEMBER = ("consumergroup", "member_id", "client_id", "client_host")
 
 @dataclass(frozen=True, slots=True)
 class GroupLags:
-    """The lags of one group by partition, its partitions' owners, its harmful lags, and its members."""
+    """The lags of one group by partition, with the owners, the harmful lags and the members."""
 
     lags: Mapping[Partition, PartitionLag]
     ownership: Ownership
@@ -51,10 +51,10 @@ _TROUBLES: dict[str, tuple[str, Callable[[Troubles], Collection[Partition]]]] = 
 
 @dataclass(slots=True)
 class LagTotals:
-    """The sums of the lags of several groups. `ms` is the greatest lag in time, or None if none is known."""
+    """The sums of the lags of several groups."""
 
     records: int = 0
-    ms: int | None = None
+    ms: int | None = None  # greatest lag in time; None if none is known
     troubles: Counter[str] = field(default_factory=Counter)
 
     def add(self, of_group: GroupLags) -> None:
@@ -74,9 +74,10 @@ def lag_gauges(
     with_members: bool,
     rows_max: int = SeriesBounds().rows,
 ) -> Iterator[Metric]:
-    """Yield the gauges of these groups, which have committed offsets, and the total of all others.
+    """Yield the gauges of groups with committed offsets, and the total of `others`.
 
-    At most `rows_max` partitions, with their topics, have series: those that each group committed first.
+    At most `rows_max` partitions have series, with their topics: of each group, those that it committed
+    first.
     """
     shown = first_rows({g: list(groups[g].lags) for g in sorted(groups)}, rows_max)
     topics = {g: sorted({topic for topic, _ in partitions}) for g, partitions in shown.items()}
@@ -107,7 +108,7 @@ def _by_partition(
     values: Mapping[str, Mapping[Partition, int]],
     shown: Mapping[str, Sequence[Partition]],
 ) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    """Return two gauges: one of each shown partition, and one of the sum of all partitions by topic."""
+    """Return two gauges: each shown partition, and the sum of all partitions by topic."""
     each = GaugeMetricFamily(f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=_OF_PARTITION)
     total = GaugeMetricFamily(f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=_OF_TOPIC)
     for group_id, partitions in shown.items():
@@ -138,7 +139,7 @@ def _lag_seconds(groups: Mapping[str, GroupLags], topics: Mapping[str, Collectio
 def _trouble(
     name: str, groups: Mapping[str, GroupLags], topics: Mapping[str, Collection[str]]
 ) -> GaugeMetricFamily:
-    """Return the gauge `name`, the number of partitions of each topic with this kind of harmful lag."""
+    """Return the gauge of one kind of harmful lag: its number of partitions by topic."""
     meaning, of_trouble = _TROUBLES[name]
     gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=_OF_TOPIC)
     for group_id, shown in topics.items():
@@ -174,5 +175,4 @@ def _of_members(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metr
 
 
 def _names(member: MemberSnapshot) -> tuple[str, str, str]:
-    """Return the values of a member's name labels."""
     return member.member_id, member.client_id, member.client_host

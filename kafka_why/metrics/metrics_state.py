@@ -54,13 +54,11 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """The fields of a response that are counted. A response of RocketMQ has `code`. A message pushed to its
-    clients has neither code.
-    """
+    """The fields of a response that are counted."""
 
     type: str
-    error_code: int | None = None
-    code: int | None = None
+    error_code: int | None = None  # of Kafka's response
+    code: int | None = None  # of RocketMQ's response; a message pushed to its clients has none
 
 
 _dead_letter = msgspec.json.Decoder(_DeadLetterRow)
@@ -72,7 +70,7 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 class TopicCounts:
     """Counts since the start of this process.
 
-    Possible labels start with 0, because an alert on an increase would miss a series that starts with 1.
+    Possible labels start with 0: an alert on an increase would miss a series that starts with 1.
     """
 
     classic_rebalances: int = 0
@@ -93,8 +91,7 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class MetricsNumbers:
-    """A copy of all numbers, for one scrape. `lags` and `rebalances` are those of groups with their own
-    series.
+    """A copy of all numbers, for one scrape.
 
     Until the topics are read to their ends, groups and lags are None and `rebalances` is empty, because a
     partly read topic may show deleted groups.
@@ -109,11 +106,11 @@ class MetricsNumbers:
     # Of all other groups, or None if there are none.
     other_lags: LagTotals | None = None
     offsets: int = 0
-    rebalances: dict[str, int] = field(default_factory=dict)
+    rebalances: dict[str, int] = field(default_factory=dict)  # of groups with their own series
 
 
 class MetricsState:
-    """The counts of records and batches since the start of this process. `numbers` returns a copy."""
+    """The counts of records and batches since the start of this process, and the state of groups."""
 
     def __init__(self, layout: TopicLayout, bounds: SeriesBounds | None = None) -> None:
         self._layout = layout
@@ -135,11 +132,10 @@ class MetricsState:
     def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
     ) -> HistoryEntry | None:
-        """Count one record of a topic. Return the entry if it is a new history entry of a Kafka group, or
+        """Count one record of a topic. Return the entry if it is a new history entry of a Kafka group, else
         None.
 
-        A response is counted when the query writes it, not when a replica does
-        (`kafka_why.contract.early_answers`). Raises one of `kafka_why.contract.codec.UNREADABLE`.
+        Raises one of UNREADABLE.
         """
         layout = self._layout
         with self._lock:
@@ -150,6 +146,7 @@ class MetricsState:
             elif topic == layout.events_topic:
                 return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
+                # A replica's early answer is not counted.
                 if is_from_query(headers):
                     for encoded in unpack(value or b""):
                         self._count_answer(encoded)
@@ -168,7 +165,7 @@ class MetricsState:
             self._read_to.update(batch.end_offsets)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Add the bounds of logs. The backlog is the number of records between the query's position and the
+        """Add the bounds of logs, and compute the backlog: the records between the query's position and the
         end.
         """
         with self._lock:
@@ -182,14 +179,12 @@ class MetricsState:
             self._backlog_records = max(sum(behind), 0) if behind else None
 
     def topics(self) -> set[str]:
-        """Return the topics whose bounds are needed: those with a committed offset, and the query's
-        sources.
-        """
+        """Return the topics whose bounds are needed: those with committed offsets, and the query's source."""
         with self._lock:
             return self._lags.topics() | {self._layout.source_topic}
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return the offsets whose record times the lags need, as `LagBook.wanted_times` does."""
+        """Return the offsets whose record times are needed (`LagBook.wanted_times`)."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -198,9 +193,7 @@ class MetricsState:
             self._lags.add_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
-        """Return the number of records of its source that the query has not read, or None if not known
-        yet.
-        """
+        """Return the number of records that the query has not read yet, or None if unknown."""
         with self._lock:
             return self._backlog_records
 
@@ -240,7 +233,6 @@ class MetricsState:
         self._select(group_id)
 
     def _select(self, group_id: str) -> None:
-        """Make a group a candidate for its own series while it has a view or a committed offset."""
         views: tuple[Mapping[str, object], ...] = (self._groups, self._rocketmq_groups)
         if self._lags.has_offsets(group_id) or any(group_id in view for view in views):
             self._selected.add(group_id)
@@ -248,11 +240,11 @@ class MetricsState:
             self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
-        """Return the lags of one group, and which of them are harmful, as of the last poll of the brokers."""
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)
             view = self._groups.get(group_id)
+            # As of the last poll of the brokers.
             found = troubles(lags, owned, self._polled_ms)
         return GroupLags(lags, owned, found, view.members if view is not None else ())
 
@@ -306,7 +298,7 @@ class MetricsState:
 
 
 def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:
-    """Store the group's current row; None deletes the group."""
+    """Store a group's row, or delete it for None."""
     if group is None:
         table.pop(group_id, None)
     else:

@@ -24,10 +24,7 @@ _DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 @dataclass(frozen=True, slots=True)
 class ServiceReadings:
-    """The sources of the service's own metrics, read at each scrape. The age of the ticker is in seconds.
-
-    An observer has no transactions, share-group tasks, replica or gateway.
-    """
+    """The sources of the service's own metrics, read at each scrape. An observer has only the first three."""
 
     status: Callable[[], ServiceStatus]
     ticker_age_s: Callable[[], float]
@@ -39,8 +36,10 @@ class ServiceReadings:
 
 
 class ProcessCollector(Collector):
-    """The collector of cheap metrics. It describes its families by name, so that a scrape that selects some
-    of them (`?name[]=`) does not compute the metrics of groups.
+    """The collector of cheap metrics.
+
+    It describes its families by name, so that a scrape of some of them (`?name[]=`) does not compute the
+    metrics of groups.
     """
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
@@ -57,9 +56,9 @@ class ProcessCollector(Collector):
 def process_metrics(
     readings: ServiceReadings, read_age_s: float, backlog_records: int | None
 ) -> Iterator[Metric]:
-    """Yield the metrics. `read_age_s` is the age of the last read of the topics.
+    """Yield the metrics of the process.
 
-    `backlog_records` is None if unknown.
+    `read_age_s` is the age of the last read of the topics. `backlog_records` is None if unknown.
     """
     yield filled(
         GaugeMetricFamily(
@@ -100,9 +99,7 @@ def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[M
 
 
 def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
-    """Yield the metrics of transactions whose outcome has not reached the groups, from their follower's
-    summary.
-    """
+    """Yield the metrics of transactions whose outcome has not reached the groups."""
     yield from _gauges(
         (
             "transactions_pending",
@@ -132,11 +129,7 @@ def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
 
 
 def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
-    """Yield the metrics of share groups' tasks at the share coordinators, from the executing thread's
-    summary.
-
-    Row SM4.
-    """
+    """Yield the metrics of share groups' tasks (row SM4)."""
     yield from _gauges(
         ("share_state_tasks", "Tasks for the share coordinators that are open.", summary.tasks),
         (
@@ -171,7 +164,7 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
 
 
 def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
-    """Yield the metrics of the replica, as the service sees it. All are 0 without a replica."""
+    """Yield the metrics of the replica. Without one, all are 0."""
     yield filled(
         GaugeMetricFamily(f"{OWN}_replica_phase", "1 for the replica's current phase.", labels=("phase",)),
         (((phase,), int(phase == state.phase)) for phase in PHASES),

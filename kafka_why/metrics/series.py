@@ -27,14 +27,14 @@ F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class SeriesBounds:
-    """The limits of series. Groups whose whole id matches `pattern` (RE2) have priority."""
+    """The limits of series."""
 
     groups: int = DEFAULT_GROUPS
-    pattern: Any = None
+    pattern: Any = None  # RE2; groups whose whole id matches have priority
 
     @property
     def rows(self) -> int:
-        """The number of partitions, over all groups, that have series. It is also the number of members."""
+        """The number of partitions of all groups that have series, and of members."""
         return self.groups * ROWS_PER_GROUP
 
 
@@ -46,7 +46,7 @@ class SeriesSelection:
     others: int = 0
 
     def own(self, groups: Mapping[str, T]) -> list[tuple[str, T]]:
-        """Return the given groups that have series, sorted by their ids."""
+        """Return those of `groups` that have series, sorted by id."""
         return [(group_id, groups[group_id]) for group_id in sorted(self.group_ids & groups.keys())]
 
     def rest(self, groups: Mapping[str, T]) -> list[T]:
@@ -58,11 +58,10 @@ class SeriesSelection:
 
 @dataclass(slots=True)
 class SeriesGroups:
-    """The candidates for series of their own: first the groups that match the pattern, then the others in
-    order of arrival.
+    """The candidates for series of their own, in order of arrival. Those that match the pattern come first.
 
-    So a group keeps its series until it ends, or until a matching group needs its slot. A free slot goes to
-    the next group.
+    A group keeps its series until it ends, or until a matching group needs the slot. A free slot goes to the
+    next group.
     """
 
     bounds: SeriesBounds
@@ -91,21 +90,18 @@ class SeriesGroups:
 
 
 def fits(*labels: str) -> bool:
-    """Return True if names from clients are short enough for labels."""
+    """Return True if clients' names are short enough for labels."""
     return all(len(label) <= LABEL_MAX_CHARS for label in labels)
 
 
 def first_rows(rows: Mapping[str, list[T]], rows_max: int) -> dict[str, list[T]]:
-    """Return the first rows of each group, at most `rows_max` in total.
-
-    All groups have the same limit, so a group with many rows takes none from the others.
-    """
+    """Return the first rows of each group, at most `rows_max` in total. All groups have the same limit."""
     share = _fair_share(map(len, rows.values()), rows_max)
     return {group_id: of_group[:share] for group_id, of_group in rows.items()}
 
 
 def _fair_share(sizes: Iterable[int], total: int) -> int:
-    """Return the largest row limit per group for which all groups together have at most `total` rows."""
+    """Return the row limit per group with which all groups together have at most `total` rows."""
     ascending = sorted(sizes)
     for position, size in enumerate(ascending):
         share = total // (len(ascending) - position)
@@ -116,14 +112,14 @@ def _fair_share(sizes: Iterable[int], total: int) -> int:
 
 
 def without_series(name: str, meaning: str, number: int) -> Metric:
-    """Return a gauge of the number of groups or rows that have no series."""
+    """Return a gauge of the groups or rows that have no series."""
     return GaugeMetricFamily(
         f"group_coordinator_{name}_without_series", f"{meaning} without their own series.", number
     )
 
 
 def filled(family: F, series: Iterable[tuple[Sequence[str], float]]) -> F:
-    """Add these series, each with its label values and its number. Return the family."""
+    """Add `series` to the family, each with its label values and its number. Return the family."""
     for labels, number in series:
         family.add_metric(labels, number)
     return family
@@ -135,10 +131,10 @@ def add_others(
     *labels: str,
     of_all: Callable[[list[float]], float] = sum,
 ) -> GaugeMetricFamily:
-    """Add one series that stands for all groups without a series of their own. Return the family.
+    """Add one series for all groups without their own. Return the family.
 
-    `values` are the values of these groups. The series has their sum, or the result of `of_all`. `labels`
-    follow the group's label. Unknown values are omitted.
+    It has the sum of these groups' `values`, or the result of `of_all`, without unknown values. `labels`
+    follow the group's label.
     """
     known = [value for value in values if value is not None]
     return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())
@@ -153,12 +149,10 @@ BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 @dataclass(slots=True)
 class DurationCounts:
-    """A histogram of durations since the start of this process.
-
-    `within` counts, for each bound, the durations within it that exceed the next smaller bound.
-    """
+    """A histogram of durations since the start of this process."""
 
     whole_ms: int = 0
+    # By bound: durations within it that exceed the next smaller bound.
     within: Counter[float] = field(default_factory=Counter)
 
     def add(self, took_ms: int) -> None:

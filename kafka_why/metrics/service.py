@@ -35,11 +35,11 @@ log = structlog.get_logger()
 
 
 class MetricsFollower(FollowerThread):
-    """A thread that feeds `metrics_state` until stopped: all groups and offsets, and new records of the other
+    """A thread that feeds `metrics_state` until stopped: all groups and offsets, and new records of other
     topics.
 
-    `on_entry` receives every new history entry, on this thread. The thread survives an unavailable broker and
-    reads the missed records later. `read_age_s` returns the age of the last read.
+    `on_entry` gets every new history entry, on this thread. After an outage of the broker, the missed records
+    are read. `read_age_s` returns the age of the last read.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MetricsFollower(FollowerThread):
             self._follow(reader, admin, self._assign(reader))
 
     def _assign(self, reader: TopicReader) -> dict[TopicPartition, int]:
-        """Assign the topics to the reader. Return the current ends of the compacted topics."""
+        """Assign the topics to the reader. Return the ends of the compacted topics."""
         layout = self._layout
         tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
         reader.start(
@@ -80,13 +80,12 @@ class MetricsFollower(FollowerThread):
     def _follow(
         self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
     ) -> None:
-        """Read until stopped. `behind` has the offsets up to which the compacted topics have to be read
-        first.
-        """
+        """Read until stopped."""
         while not self._stopped.is_set():
             try:
                 for record in reader.poll(_POLL_MS):
                     self._apply(record)
+                # The compacted topics first, up to their ends at the start.
                 if behind and reader.has_read(behind):
                     behind = {}
                 if not behind:
@@ -171,11 +170,9 @@ class BatchMetrics:
         )
 
     def _event_time_lag_s(self) -> float:
-        """Return the lag in seconds; NaN, Prometheus' "unknown", until there is a watermark."""
         return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
 
     def _batch_age_s(self) -> float:
-        """Return the seconds since the last batch; NaN until there is one."""
         return float("nan") if self._batch_at_s is None else self._wall_s() - self._batch_at_s
 
 
@@ -192,11 +189,9 @@ class RebalanceMetrics:
         )
 
     def observe(self, event: HistoryEntry) -> None:
-        """Count one history entry. A rebalance that restarts before it ends counts as one.
-
-        A rebalance of an observed classic group has no known beginning, so it does not count.
-        """
+        """Count one history entry. A rebalance that restarts before it ends counts as one."""
         match event.type:
+            # An observed classic group's rebalance has no known beginning.
             case EntryType.PREPARING_REBALANCE if not event.observed:
                 self._began_ms.setdefault(event.group_id, event.at_ms)
             case EntryType.STABLE if event.group_id in self._began_ms:
@@ -209,7 +204,7 @@ class RebalanceMetrics:
 def service_state(
     readings: ServiceReadings, batches: BatchesState, backlog_records: int | None
 ) -> ServiceState:
-    """Return the state of the service. `backlog_records` is None if it is not known."""
+    """Return the state of the service. `backlog_records` is None if unknown."""
     return ServiceState(
         status=readings.status(),
         spark_restarts=readings.spark_restarts(),
@@ -223,7 +218,6 @@ def service_state(
 
 
 def _ms(seconds: float) -> int | None:
-    """Return milliseconds, or None for NaN."""
     return None if math.isnan(seconds) else max(round(seconds * 1000), 0)
 
 
@@ -232,8 +226,9 @@ class Metrics(Startable):
 
     `log_rebalances` logs Kafka's sentences, `with_members` adds series of single members, and `series` limits
     those of groups. `collectors` and `checks` (by path) are served, too: see `kafka_why.metrics.http`.
-    `start` opens the port before the coordinator starts, because scrapes and checks must be answered during
-    that minute on a cluster. It raises WebUnavailable if the port cannot be bound; port 0 means any free
+
+    `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which scrapes
+    and checks must be answered. It raises WebUnavailable if the port cannot be bound. Port 0 means any free
     port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch` may be
     called at any time.
     """
@@ -300,7 +295,6 @@ class Metrics(Startable):
         return process_metrics(self._readings, self._follower.read_age_s(), backlog_records)
 
     def _state(self) -> bytes:
-        """Return the state of the service as JSON."""
         backlog_records = self._metrics_state.backlog_records()
         return msgspec.json.encode(service_state(self._readings, self._batches.state(), backlog_records))
 
@@ -315,14 +309,14 @@ class Metrics(Startable):
 
 
 def log_sentence(event: HistoryEntry) -> None:
-    """Log Kafka's sentence for the entry, if Kafka has one."""
+    """Log Kafka's sentence for the entry, if any."""
     text = sentence(event)
     if text is not None:
         log.info(text, **_fields(event))
 
 
 def sentence(event: HistoryEntry) -> str | None:
-    """Return Kafka's log sentence for the entry, or None if Kafka logs none."""
+    """Return Kafka's log sentence for the entry, or None."""
     group, generation = event.group_id, event.generation
     match event.type:
         case EntryType.PREPARING_REBALANCE:

@@ -38,14 +38,12 @@ VERSION = 1
 
 
 class _Content(Struct, kw_only=True):
-    """The content of the file. `told` are the ids of the accepted messages whose rebalances end after the
-    positions.
-    """
+    """The content of the file."""
 
     version: int
     topic: str
     positions: dict[int, Position] = {}
-    told: list[str] = []
+    told: list[str] = []  # ids of accepted messages whose rebalances end after the positions
     open: dict[str, Message] = {}
 
 
@@ -53,8 +51,9 @@ _decoder = msgspec.json.Decoder(_Content)
 
 
 class StateFile:
-    """The state file in a folder, for one events topic. Only the sending thread changes it. The constructor
-    reads it, and raises FolderError if it cannot be read or belongs to another topic.
+    """The state file in a folder, for one events topic. Only the sending thread changes it.
+
+    The constructor reads it, and raises FolderError if it cannot be read or belongs to another topic.
     """
 
     def __init__(self, folder: Path, topic: str) -> None:
@@ -73,13 +72,11 @@ class StateFile:
 
     @property
     def open(self) -> list[Message]:
-        """The troubles whose beginning was sent, but not their end."""
+        """The troubles of which only the beginning was sent."""
         return list(self._content.open.values())
 
     def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
-        """Record that the receiver has accepted these messages or will never accept them. The record is in
-        the file after `save`.
-        """
+        """Record that the receiver has accepted these messages, or never will. `save` writes the record."""
         content = self._content
         for message in messages:
             if message.status is Status.BEGAN:
@@ -132,7 +129,7 @@ class RateLimit:
         self._sent_s: deque[float] = deque(maxlen=per_minute)
 
     def wait_s(self, now_s: float) -> float:
-        """Return the seconds until the next request may be sent, or 0 if it may be sent now."""
+        """Return the seconds until the next request may be sent."""
         if len(self._sent_s) < (self._sent_s.maxlen or 1):
             return 0.0
         return max(self._sent_s[0] + MINUTE_S - now_s, 0.0)
@@ -143,8 +140,10 @@ class RateLimit:
 
 
 class BackOff:
-    """The pauses after failures. Each is twice the one before, up to LONGEST_PAUSE_S, minus a random part of
-    up to a half, so that many senders do not retry at the same time. `chance` returns a number from 0 to 1.
+    """The pauses after failures. Each is twice the one before, up to LONGEST_PAUSE_S, minus a random part.
+
+    The random part is at most a half, so that many senders do not retry at the same time. `chance` returns a
+    number from 0 to 1.
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:
@@ -152,8 +151,9 @@ class BackOff:
         self._next_s = FIRST_PAUSE_S
 
     def failed(self, retry_after_s: float | None = None) -> float:
-        """Return the seconds to wait after a failure. `retry_after_s` is the least time that the receiver
-        asked for, which counts up to LONGEST_RETRY_AFTER_S.
+        """Return the seconds to wait after a failure.
+
+        `retry_after_s` is the least time that the receiver asked for. It counts up to LONGEST_RETRY_AFTER_S.
         """
         pause_s = self._next_s * (1 - self._chance() / 2)
         self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
@@ -165,8 +165,9 @@ class BackOff:
 
 
 class Courier:
-    """The sender of the outbox's messages. `turn` sends at most one request. For one thread. `post` sends a
-    body. `now_s` is a monotonic clock, and `now_ms` is the time of day.
+    """The sender of the outbox's messages. For use by one thread.
+
+    `post` sends a body. `now_s` is a monotonic clock, and `now_ms` is the time of day.
     """
 
     def __init__(
@@ -196,9 +197,7 @@ class Courier:
         self._is_kept = True
 
     def turn(self) -> float | None:
-        """Send at most one request. Return the seconds until the next turn, or None if there is nothing to
-        send.
-        """
+        """Send at most one request. Return the seconds until the next turn, or None if nothing is left."""
         now_s = self._now_s()
         messages = self._outbox.head(self._at_once)
         if not messages:
@@ -223,7 +222,7 @@ class Courier:
         return 0
 
     def keep(self) -> None:
-        """Save what was delivered. If that fails, the messages are sent again after the next start."""
+        """Save what was delivered. If that fails, messages are sent again after the next start."""
         taken = self._outbox.take(0)
         if taken.positions is not None:
             self._state_file.deliver([], taken)
@@ -254,12 +253,13 @@ class Courier:
 
 
 class ReceiverFailed(Exception):
-    """The receiver did not accept a request. The message says why, without its address."""
+    """The receiver did not accept a request. The message says why, without the receiver's address."""
 
 
 class CourierThread(BackgroundThread):
-    """The thread that calls `Courier.turn` until stopped. Close the outbox before `stop`, which waits for a
-    request under way and saves what was delivered.
+    """The thread that calls `Courier.turn` until stopped. Close the outbox before `stop`.
+
+    `stop` waits for a request under way and saves what was delivered.
     """
 
     def __init__(self, courier: Courier, outbox: Outbox) -> None:
@@ -286,17 +286,19 @@ _READER = "notify"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The settings for sending messages: a function that sends a body, its format, and the rate limit."""
+    """The settings for sending messages."""
 
-    post: Callable[[bytes], Answer]
+    post: Callable[[bytes], Answer]  # sends a body
     shape: Shape
-    per_minute: int
+    per_minute: int  # maximum number of requests
 
 
 class Notifier(Startable):
-    """The threads of `notify`, which read and send until stopped. The state of notify is saved in `folder`
-    (`kafka_why.notify.courier`). `source` is the topic that it reads, or polls of the groups. Polls have
-    no positions, so rebalances that ended while notify did not run are not sent.
+    """The threads of `notify`, which read and send until stopped.
+
+    The state of notify is saved in `folder` (`kafka_why.notify.courier`). `source` is the topic that it
+    reads, or polls of the groups. Polls have no positions, so rebalances that ended while notify did not run
+    are not sent.
 
     At the first start the constructor saves the ends of the topic. It raises FolderError if the folder
     belongs to another topic or cannot be written, and KafkaError.
@@ -361,8 +363,9 @@ class Notifier(Startable):
             reader.start()
 
     def stop(self) -> None:
-        """Wait for the request under way, save what was delivered, and stop reading. Messages that are still
-        waiting are found again after the next start.
+        """Wait for the request under way, save what was delivered, and stop reading.
+
+        Messages that still wait are found again after the next start.
         """
         self._outbox.close()
         self._courier.stop()

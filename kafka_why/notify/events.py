@@ -52,17 +52,17 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The kept entries of a group. `sent` are the rebalances that `take_ended` need not return, or None until
-    the first entry that may end another rebalance.
-    """
+    """The recent entries of a group."""
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
+    # Rebalances that `take_ended` need not return; None until an entry may end another one.
     sent: set[_Name] | None = None
 
 
 class Rebalances:
-    """The recent entries of all groups, in which `take_ended` finds the rebalances that have ended. The
-    entries of a group must come in order; a repeated one has no effect. For one thread.
+    """The recent entries of all groups, in which `take_ended` finds ended rebalances. For use by one thread.
+
+    The entries of a group must come in order. A repeated entry has no effect.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Rebalances:
         self._entries = 0
 
     def add(self, entry: HistoryEntry, *, is_sent: bool) -> None:
-        """Add an entry. `is_sent`: a rebalance that it ends is not returned; the entry is only context."""
+        """Add an entry. If `is_sent`, a rebalance that it ends is not returned."""
         if not self._reader.is_new(entry):
             return
         group = self._groups.setdefault(entry.group_id, _Group())
@@ -108,7 +108,6 @@ class Rebalances:
         return [Ended(group_id, r, analysis.names) for r in new]
 
     def _forget(self, group: _Group, found: list[Rebalance]) -> None:
-        """Forget the entries before the last rebalances, unless there are few."""
         if len(found) < KEPT_REBALANCES:
             return
         kept_ms = found[-KEPT_REBALANCES].began_ms
@@ -123,7 +122,7 @@ def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
 
 
 def _name(r: Rebalance) -> _Name:
-    """Return a key of a rebalance that stays the same when its first entries are forgotten."""
+    """Return a key that stays the same when a rebalance's first entries are forgotten."""
     return r.incarnation, r.ended_ms, r.generation_to
 
 
@@ -141,8 +140,10 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
 
 
 class EndedRebalances:
-    """The source of messages about ended rebalances, which it puts into the outbox if they are wanted. `sent`
-    are the ids of messages already sent. For one thread.
+    """The source of messages about ended rebalances, which go into the outbox if they are wanted. For one
+    thread.
+
+    `sent` are the ids of messages already sent.
     """
 
     def __init__(self, outbox: Outbox, wanted: Filter, link: Link, sent: Collection[str]) -> None:
@@ -153,7 +154,7 @@ class EndedRebalances:
         self._rebalances = Rebalances()
 
     def add(self, entry: object, *, is_sent: bool) -> None:
-        """Apply an entry of a Kafka group; ignore others. `is_sent`: the entry is only context."""
+        """Apply an entry of a Kafka group, and ignore others. If `is_sent`, the entry is only context."""
         if isinstance(entry, HistoryEntry):
             self._rebalances.add(entry, is_sent=is_sent)
 
@@ -164,7 +165,7 @@ class EndedRebalances:
                 self.add(entry, is_sent=False)
 
     def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Apply the entries since `since_ms` of the first read. Entries before `positions` are only
+        """Apply the entries of the first read since `since_ms`. Entries before `positions` are only
         context.
         """
         for group in news:
@@ -174,8 +175,10 @@ class EndedRebalances:
                     self.add(entry, is_sent=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
-        """Put messages about ended rebalances into the outbox, with the positions that the entries reach.
-        Wait while the outbox is full. Return False if it was closed.
+        """Put messages about ended rebalances into the outbox, with `positions`. Wait while the outbox is
+        full.
+
+        Return False if the outbox was closed.
         """
         found = (rebalance_message(*ended, self._link) for ended in self._rebalances.take_ended())
         at_ms = now_ms()
@@ -223,8 +226,8 @@ class EventsFollower(FollowerThread):
                 self._stopped.set()  # nothing more can be sent
 
     def _start(self, reader: TopicReader) -> None:
-        """Find the positions of all partitions, and start reading: at the positions or, the first time, an
-        hour before them.
+        """Find the positions of all partitions, and start reading there or, the first time, an hour
+        before.
         """
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
@@ -241,7 +244,6 @@ class EventsFollower(FollowerThread):
         self._has_context = True
 
     def _take(self, records: Iterable[Record]) -> bool:
-        """Apply records, and put the resulting messages into the outbox. Return False if it was closed."""
         for record in records:
             position = self._positions[record.partition]
             is_sent = record.offset < position.offset
@@ -255,7 +257,7 @@ class EventsFollower(FollowerThread):
 class OffsetsEvents(OffsetsFollower):
     """The thread that reads `__consumer_offsets` for a fleet, and passes the resulting entries to `ended`.
 
-    Rebalances before the fleet's window are not sent, and a warning is logged.
+    Rebalances before the fleet's window are not sent. A warning is then logged.
     """
 
     def __init__(
@@ -286,7 +288,7 @@ class OffsetsEvents(OffsetsFollower):
             self._stopped.set()  # nothing more can be sent
 
     def _take(self, news: Iterable[GroupNews]) -> None:
-        """Pass on the new entries. Hold them back until the fleet has read its whole window."""
+        """Pass on the new entries, but hold them back until the fleet has read its whole window."""
         found = list(news)
         super()._take(found)
         if self._fleet.is_complete:
@@ -299,9 +301,7 @@ class OffsetsEvents(OffsetsFollower):
 
 
 class PolledEvents(PollingFollower):
-    """The thread that polls groups for a fleet, and passes the resulting entries to `ended`, without
-    positions.
-    """
+    """The thread that polls groups for a fleet, and passes the resulting entries to `ended`."""
 
     def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
         super().__init__(client_config, fleet, "notify")
@@ -316,9 +316,7 @@ class PolledEvents(PollingFollower):
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
-    """Return the saved position or, with a warning, the beginning of the partition if the partition no longer
-    has the saved position.
-    """
+    """Return the saved position, or the beginning of the partition if it no longer has that position."""
     if kept.offset > end:
         log.warning(
             "the events topic was recreated: it is read from its beginning", partition=partition.partition

@@ -39,8 +39,10 @@ there is no page.
 
 
 class Status(StrEnum):
-    """The status of a message's event. HAPPENED: the event is over, and has only this message. BEGAN and
-    ENDED: the event lasts, and has a message for each of the two.
+    """The status of a message's event.
+
+    HAPPENED: the event is over, and has only this message. BEGAN and ENDED: the event lasts for some time,
+    and has both messages.
     """
 
     HAPPENED = "happened"
@@ -60,22 +62,17 @@ KINDS = (REBALANCE, *map(name_of, FindingKind), ALARM)
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message. Times are milliseconds since the epoch.
+    """A message. Times are milliseconds since the epoch."""
 
-    `id` identifies the event: BEGAN, ENDED and repeated messages about it have the same id. `subject` is the
-    group, or the beginning of an alarm's sentence; `group` is None for an alarm. `lines` are the lines of
-    `why`, each with its label. `ended_ms` is None while it lasts.
-    """
-
-    id: str
+    id: str  # of the event: BEGAN, ENDED and repeated messages have the same
     kind: str
     status: Status
-    subject: str
-    group: str | None
+    subject: str  # the group, or the beginning of an alarm's sentence
+    group: str | None  # None for an alarm
     sentence: str
-    lines: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = []  # of `why`, each with its label
     began_ms: int
-    ended_ms: int | None = None
+    ended_ms: int | None = None  # None while the event lasts
     page: str | None = None
 
     @property
@@ -86,19 +83,20 @@ class Message(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter of messages by group and duration. Patterns of group ids are the shell's: `*`, `?`, `[...]`;
-    case counts. No pattern in `groups` means all groups. Alarms of the coordinator are of no group. A
-    rebalance or trouble shorter than `least_ms` is not sent. A trouble under way is sent once it has lasted
-    `least_ms`.
+    """A filter of messages by group and duration.
+
+    Patterns of group ids are the shell's: `*`, `?`, `[...]`, and case counts. A coordinator's alarm is of no
+    group.
     """
 
-    groups: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # patterns; () means all groups
     without: tuple[str, ...] = ()
     kinds: frozenset[str] = frozenset(KINDS)
+    # A shorter rebalance or trouble is not sent. A trouble under way is sent once it has lasted so long.
     least_ms: int = 0
 
     def wants(self, message: Message, now_ms: int) -> bool:
-        """Return True if this message should be sent. A subject without an end has lasted until `now_ms`."""
+        """Return True if this message should be sent. An event without an end has lasted until `now_ms`."""
         if message.kind not in self.kinds or not self._wants_group(message.group):
             return False
         return (now_ms if message.ended_ms is None else message.ended_ms) - message.began_ms >= self.least_ms
@@ -132,26 +130,25 @@ def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> 
 
 
 def page_of(group_id: str | None, link: Link) -> str | None:
-    """Return the link to a group on the page, or to all groups if its id is too long for a link."""
+    """Return the link to a group on the page, or to the list of groups."""
+    # Too long for a link.
     is_long = group_id is not None and len(group_id) > MAX_NAME_CHARS
     return link(None if is_long else group_id)
 
 
 def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return a text on one line, cut if it is too long, with control characters escaped and links broken."""
+    """Return a text on one line, with control characters escaped and links broken, cut to `max_chars`."""
     words = _LONG_WORD.sub(lambda word: _cut(word[0], MAX_NAME_CHARS), visible(text))
     return _cut(_LINK.sub(lambda found: "[:]//" if found[1] else "[.]", words), max_chars)
 
 
 def shortened_id(name: str) -> str:
-    """Return an id, cut if it is too long. A cut id ends with a digest, which keeps it unique."""
+    """Return an id, cut if it is too long. A digest at the end keeps a cut id unique."""
     return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
 
 
 def label_of(name: str) -> str:
-    """Return an id as `shown` writes it. If that changes the id, it ends with a digest, which keeps it
-    unique.
-    """
+    """Return an id as `shown` writes it. If that changes the id, a digest at the end keeps it unique."""
     text = shown(name, MAX_NAME_CHARS)
     return text if text == name else _with_digest(text, name)
 
@@ -180,20 +177,18 @@ Positions: TypeAlias = Mapping[int, Position]
 
 
 class Taken(NamedTuple):
-    """The result of removing messages from the outbox. `positions` are the last positions before which all
-    messages were removed, or None. `beyond` are the removed messages after these positions.
-    """
+    """The result of removing messages from the outbox."""
 
-    positions: Positions | None
-    beyond: list[Message]
+    positions: Positions | None  # the last positions before which all messages were removed, or None
+    beyond: list[Message]  # the removed messages after these positions
 
 
 class Outbox:
-    """A bounded queue of messages, with markers of positions in the topic between them. Once all messages
-    before a marker are delivered, reading can restart at its positions.
+    """A bounded queue of messages, with markers of positions in the topic between them. Thread-safe.
 
-    `put` blocks while `max_waiting` messages wait. So reading stops while the receiver is down, and the rest
-    remains in the topic. A message that is already waiting is not added again. Thread-safe.
+    Once all messages before a marker are delivered, reading can restart at its positions. `put` blocks while
+    `max_waiting` messages wait: while the receiver is down, reading stops, and the rest remains in the topic.
+    A message that is already waiting is not added again.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:

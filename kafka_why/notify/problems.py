@@ -22,13 +22,13 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Trouble(NamedTuple):
-    """A current problem. `group` is None for an alarm. `since_ms` is None if unknown."""
+    """A current problem."""
 
     kind: str
     subject: str
-    group: str | None
+    group: str | None  # None for an alarm
     sentence: str
-    since_ms: int | None = None
+    since_ms: int | None = None  # None if unknown
 
     @property
     def key(self) -> Key:
@@ -37,21 +37,21 @@ class Trouble(NamedTuple):
 
 @dataclass(slots=True)
 class _Episode:
-    """A trouble from its beginning to its end. `is_seen`: this process has found it. `sent_ms` is the time of
-    its last message, or None before the first.
-    """
+    """A trouble from its beginning to its end."""
 
     trouble: Trouble
     began_ms: int
-    is_seen: bool
-    sent_ms: int | None
+    is_seen: bool  # this process has found it
+    sent_ms: int | None  # time of the last message, or None before the first
 
 
 class Episodes:
-    """The open troubles, updated at each poll. For one thread. `open_before` are the open troubles that the
-    previous process had sent. Before `settled_ms` one of these ends only if this process has found it
-    meanwhile, because some troubles are detected late after a start. `is_wanted` decides if a message is
-    sent. While a trouble lasts, BEGAN is sent again after `again_ms`; None means never.
+    """The open troubles, updated at each poll. For use by one thread.
+
+    `open_before` are the open troubles that the previous process had sent. Some troubles are detected late
+    after a start, so until `settled_ms` such a trouble ends only if this process has found it, too.
+    `is_wanted` decides if a message is sent. While a trouble lasts, BEGAN is sent again after `again_ms`,
+    unless it is None.
     """
 
     def __init__(
@@ -123,9 +123,10 @@ _FIGURES = re.compile(r"[:\d]")
 
 
 class Sources:
-    """The data about groups and the coordinator that the page shows, too. `read_age_s` returns how long ago
-    the topics were read. `topics` is None if the coordinator's topics are not read, and `state` is None if no
-    metrics URL was given.
+    """The data about groups and the coordinator, which the page shows, too.
+
+    `read_age_s` returns how long ago the topics were read. `topics` is None if the coordinator's topics are
+    not read, and `state` is None without a metrics URL.
     """
 
     def __init__(
@@ -164,9 +165,7 @@ class Sources:
 
 
 def alarm_of(sentence: str) -> str:
-    """Return the part of an alarm's sentence that identifies it: the part before the first digit or colon,
-    because the rest changes.
-    """
+    """Return the part of an alarm's sentence that does not change: before the first digit or colon."""
     return _FIGURES.split(sentence)[0].strip()
 
 

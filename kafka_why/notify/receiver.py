@@ -34,7 +34,7 @@ _REFUSALS = (400, 413, 422)
 
 
 class SecretUnreadable(Exception):
-    """The error when a file lacks the address or the token. The message names the file."""
+    """The error when a file lacks the address or the token. Its message names the file."""
 
 
 class Verdict(Enum):
@@ -49,19 +49,19 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request. `retry_after_s` is the pause that the receiver asks for, or None."""
+    """The answer to a request."""
 
     verdict: Verdict
     reason: str = ""
-    retry_after_s: float | None = None
+    retry_after_s: float | None = None  # pause that the receiver asks for
 
 
 class Receiver:
-    """A web server that takes messages. `url` and `token` return its address and the bearer token (None for
-    no token), or raise SecretUnreadable. `context` verifies the server's certificate.
+    """A web server that takes messages.
 
-    Proxies are those of the environment (`https_proxy`, `no_proxy`). Redirections are not followed, because
-    they would send the messages to another server.
+    `url` and `token` return its address and the bearer token (or None), or raise SecretUnreadable. `context`
+    verifies the server's certificate. Proxies are those of the environment (`https_proxy`, `no_proxy`).
+    Redirections are not followed, because they would send the messages to another server.
     """
 
     def __init__(
@@ -77,9 +77,7 @@ class Receiver:
         self._timeout_s = timeout_s
 
     def post(self, body: bytes) -> Answer:
-        """Send a body of JSON. Does not raise errors of the network or the receiver; they are in the
-        answer.
-        """
+        """Send a body of JSON. The answer has errors of the network and the receiver; none is raised."""
         try:
             url, token = self._url(), self._token()
         except SecretUnreadable as error:
@@ -116,7 +114,7 @@ class _NotRedirected(urllib.request.HTTPRedirectHandler):
 
 
 def checked_url(text: str) -> str:
-    """Return the address of a receiver. Raises ValueError, which does not quote it."""
+    """Return the address of a receiver. Raises ValueError, whose message does not quote the address."""
     if not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("it has characters that an address cannot have")
     if not _is_address(text):
@@ -156,7 +154,7 @@ def url_in(path: Path) -> str:
 
 
 def is_private(url: str) -> bool:
-    """Return True if nobody between here and this address can read what is sent."""
+    """Return True if nobody on the way to this address can read what is sent."""
     found = urlsplit(url)
     try:
         is_loopback = ip_address(found.hostname or "").is_loopback
@@ -177,7 +175,7 @@ def _answer_of(error: urllib.error.HTTPError, secrets: list[str]) -> Answer:
 
 
 def _retry_after_s(text: str | None) -> float | None:
-    """Return the seconds of a header `Retry-After`, a number or a date, or None if it cannot be parsed."""
+    """Return the seconds of a header `Retry-After`, which is a number or a date, or None."""
     if text is None or len(text) > 64:
         return None
     if is_whole_number(text):
@@ -189,8 +187,8 @@ def _retry_after_s(text: str | None) -> float | None:
 
 
 def _without(secrets: list[str], text: str) -> str:
-    """Return a text that can be logged: short, and without the address and the token."""
     for secret in secrets:
         if len(secret) > 1:
             text = text.replace(secret, "***")
+    # Short enough for a log.
     return visible(text)[:MAX_SHOWN_CHARS]

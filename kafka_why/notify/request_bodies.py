@@ -34,13 +34,12 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 class Shape(NamedTuple):
-    """A format of requests. `body` returns the body of a request, in JSON, from messages and the time in
-    milliseconds. A request has `max_messages`. While a trouble lasts, its message is sent again after
-    `again_ms`; None means never.
-    """
+    """A format of requests."""
 
+    # Returns a request's JSON, from messages and the time in ms.
     body: Callable[[Sequence[Message], int], bytes]
-    max_messages: int = 100
+    max_messages: int = 100  # of one request
+    # While a trouble lasts, its message is sent again after this time. None: never.
     again_ms: int | None = None
 
 
@@ -51,15 +50,13 @@ def _json(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _with_short_ids(message: Message) -> Message:
-    """Return the message with long ids shortened. Programs read it, so ids are not escaped."""
+    """Shorten long ids. They are not escaped, because programs read them."""
     group = None if message.group is None else shortened_id(message.group)
     return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 
 
 def _slack(messages: Sequence[Message], now_ms: int) -> bytes:
-    """Encode for an incoming webhook:
-    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
-    """
+    """Encode as in https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
     text = "\n".join(map(_slack_text, messages))
     return msgspec.json.encode({"text": text, "unfurl_links": False, "unfurl_media": False})
 
@@ -76,14 +73,12 @@ def _slack_text(message: Message) -> str:
 
 
 def _slack_escaped(text: str) -> str:
-    """Escape Slack's three control characters, so that a group's name cannot mention a channel or make a
-    link.
-    """
+    # So that a group's name cannot mention a channel or make a link.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _alerts(messages: Sequence[Message], now_ms: int) -> bytes:
-    """Return the body of `POST /api/v2/alerts` of Alertmanager."""
+    """Encode as `POST /api/v2/alerts` of Alertmanager."""
     return msgspec.json.encode([_alert(message, _fires_until_ms(message, now_ms)) for message in messages])
 
 
@@ -92,8 +87,8 @@ def _fires_until_ms(message: Message, now_ms: int) -> int:
 
 
 def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
-    """Return an alert. Alertmanager identifies it by its labels, so two rebalances of a group within FIRES_MS
-    are one alert.
+    """Return an alert. Two rebalances of a group within FIRES_MS have the same labels, so they are one
+    alert.
     """
     labels = {
         "alertname": _alert_name(message.kind),
@@ -119,15 +114,15 @@ def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
 
 
 def _alert_name(kind: str) -> str:
-    """Return an alert's name: `GroupRebalance`, `GroupWithoutMembers`, `CoordinatorAlarm`."""
+    """Return a name such as `GroupRebalance`, `GroupWithoutMembers` or `CoordinatorAlarm`."""
     words = "".join(word.capitalize() for word in kind.split("-"))
     return f"{'Coordinator' if kind == ALARM else 'Group'}{words}"
 
 
 def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:
-    """Encode as Alertmanager does for webhooks, version 4: https://prometheus.io/docs/alerting/latest/configuration
+    """Encode as Alertmanager's webhook, version 4: https://prometheus.io/docs/alerting/latest/configuration
 
-    A rebalance is an alert that is already resolved. The group of alerts fires if one of them does.
+    A rebalance is an alert that is already resolved.
     """
     alerts = []
     for message in messages:

@@ -43,14 +43,14 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def begin_again(seen: Observation, now: ClassicGeneration) -> None:
-    """Begin a new group with the same id. The records that ended the previous group are missing."""
+    """Begin a new group with the same id."""
+    # The records that ended the previous group are missing.
     seen.skip_seq()
     seen.group.classic, seen.group.sightings = None, []
     _begin(seen, now)
 
 
 def _begin(seen: Observation, now: ClassicGeneration) -> None:
-    """Begin the history of the group with the first generation that was read."""
     group = seen.group
     if _is_first(now) and group.seq == CREATION:
         seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
@@ -72,20 +72,14 @@ def _begin(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _is_first(now: ClassicGeneration) -> bool:
-    """Return True if this is certainly the first record of the group's first generation. The group's creation
-    leaves no record in Kafka 3.9, and in no version if the group had offsets.
-
-    With static members it is not certain, because a static member may have replaced another one in a later
-    record of generation 1.
-    """
+    """Return True if this is certainly the first generation of a group, whose creation leaves no record."""
+    # A later record of generation 1 may have replaced a static member.
     has_static = any(m.group_instance_id is not None for m in now.members)
     return now.generation == 1 and bool(now.members) and not has_static
 
 
 def _record_rebalance(seen: Observation, now: ClassicGeneration) -> None:
-    """Record the rebalance that led to the generation `now`: the members that joined or left, and the
-    assignment.
-    """
+    """Record the rebalance that led to `now`: the members that joined or left, and the assignment."""
     formed_ms = _formed_ms(seen, now)
     skipped = _skipped_text(seen.group.generation, now.generation)
     was_recorded = any(sighting.is_recorded for sighting in seen.group.sightings)
@@ -118,7 +112,7 @@ def _record_rebalance(seen: Observation, now: ClassicGeneration) -> None:
         leader_id=now.leader_id,
         protocol_name=now.protocol_name,
         topics=_all_topics(list(by_member.values())),
-        subscriptions=_where_they_differ(by_member),
+        subscriptions=_differing_topics(by_member),
     )
     _record_stable(seen, "OB10", now, "the leader's assignment was stored")
 
@@ -129,7 +123,7 @@ def _change(seen: Observation, now: ClassicGeneration) -> Change:
 
 
 def _skipped_text(before: int, now: int) -> str:
-    """Return the end of a sentence about the generations between `before` and `now`, or ""."""
+    """Return a clause about the generations between `before` and `now`, or ""."""
     skipped = range(before + 1, now)
     if not skipped:
         return ""
@@ -153,10 +147,9 @@ def _record_stable(seen: Observation, rule: str, now: ClassicGeneration, reason:
 
 
 def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
-    """Apply another record of the same generation, which shows that a static member came back without a
-    rebalance. A lower generation belongs to a new group with the same id, whose beginning is not in the log.
-    """
+    """Apply another record of the same generation: a static member came back without a rebalance."""
     if now.generation < seen.group.generation:
+        # A new group with the same id, whose beginning is not in the log.
         begin_again(seen, now)
         return
     end_all(seen)
@@ -166,7 +159,7 @@ def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _formed_ms(seen: Observation, now: ClassicGeneration) -> int:
-    """Return the time when the generation was formed or, before Kafka 2.1, when its assignment arrived."""
+    """Return when the generation was formed or, before Kafka 2.1, when its assignment arrived."""
     if now.since_ms is None:
         return seen.at.time_ms
     return min(max(now.since_ms, seen.group.last_entry_ms), seen.at.time_ms)
@@ -186,8 +179,7 @@ def _all_topics(subscribed: Sequence[tuple[str, ...] | None]) -> list[str] | Non
     return sorted({topic for topics in subscribed for topic in topics or ()})
 
 
-def _where_they_differ(by_member: dict[str, tuple[str, ...] | None]) -> dict[str, list[str]] | None:
-    """Return the topics of each member, or None if all members subscribe to the same topics."""
+def _differing_topics(by_member: dict[str, tuple[str, ...] | None]) -> dict[str, list[str]] | None:
     if len(set(by_member.values())) < 2 or None in by_member.values():
         return None
     return {member_id: list(topics or ()) for member_id, topics in by_member.items()}
@@ -222,7 +214,7 @@ def remove_classic(seen: Observation) -> None:
 
 
 def remove_epochs(seen: Observation) -> None:
-    """Apply the tombstone of the group epoch, which follows the tombstones of the members."""
+    """Apply the tombstone of the group epoch. The tombstones of the members came before it."""
     group = seen.group
     if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)

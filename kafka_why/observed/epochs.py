@@ -37,19 +37,16 @@ from kafka_why.observed.records import (
 
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return a text about the member's change, or "" if the change does not lead to a new epoch."""
     is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 
 
 def observe_regex(seen: Observation, record: RegexResolved) -> None:
-    """Apply the topics that a pattern matches. A tombstone follows when the last member with the pattern is
-    gone.
-    """
+    """Apply the topics that a pattern matches."""
     epochs = seen.epochs(CONSUMER)
     seen.has_news = True
     if record.topics is None:
-        epochs.regexes.pop(record.regex, None)
+        epochs.regexes.pop(record.regex, None)  # no member has the pattern any longer
         return
     if epochs.regexes.get(record.regex) != record.topics:
         epochs.news.regexes.append(record.regex)
@@ -105,11 +102,10 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
 
 
 def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    """Remove a member that left. If it is a static member that had left temporarily, only mark it as away,
-    because the next record may show it under a new member id.
-    """
+    """Remove a member that left."""
     has = epochs.assigned.get(member_id)
     if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        # Left temporarily: the next record may show it under a new member id.
         epochs.news.away[was.instance_id] = (member_id, was)
         return
     held = [] if has is None else _committed_by(seen, epochs, has.partitions)
@@ -120,7 +116,7 @@ def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscr
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
-    """Return the partitions whose offsets a member commits, or [] if they are unknown."""
+    """Return the partitions whose offsets a member commits, or [] if unknown."""
     if epochs.kind == SHARE:
         return []
     if epochs.kind == STREAMS:
@@ -146,7 +142,7 @@ def _joining(member_id: str, member: MemberSubscription) -> dict[str, Any]:
 
 
 def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
-    """Apply a new epoch of the group: a rebalance begins or continues."""
+    """Apply a new group epoch, with which a rebalance begins or continues."""
     epochs, group = seen.epochs(record.kind), seen.group
     epochs.is_ending = False
     before = group.generation
@@ -184,7 +180,11 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
 
 
 def _remove_away(seen: Observation, news: News) -> None:
-    """Record that the static members that are away have been removed."""
+    """Return True if the records show the change that led to this epoch.
+
+    They do if an earlier epoch was read, or if this is the first epoch of a new group with one member. A
+    converted group begins with all its members at once.
+    """
     for instance_id, (member_id, _) in news.away.items():
         news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
         seen.record(
@@ -207,7 +207,7 @@ def _is_seen_change(group: ObservedGroup, epochs: Epochs, before: int, epoch: in
 
 
 def _begin_history(seen: Observation, epochs: Epochs, before: int) -> None:
-    """Begin the history of a group with its creation, if the records show it, and the first changes."""
+    """Begin a group's history with its creation, if the records show it, and its first changes."""
     group = seen.group
     epochs.is_found = False
     # AlterShareGroupOffsets creates a group without members. Compaction may have removed that record.
@@ -238,11 +238,11 @@ def observe_target(seen: Observation, record: MemberTarget) -> None:
 
 
 def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
-    """Apply the epoch of a complete target assignment. Its tombstone shows that the group is ending."""
+    """Apply the epoch of a complete target assignment."""
     epochs, group = seen.epochs(record.kind), seen.group
     seen.has_news = True
     if record.epoch is None:
-        epochs.is_ending = True
+        epochs.is_ending = True  # a tombstone
         return
     epochs.assignment_epoch = record.epoch
     changed, epochs.changed_targets = epochs.changed_targets, {}
@@ -264,13 +264,13 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
 
 
 def _assignor(epochs: Epochs) -> str | None:
-    """Return the assignor that all members name, or None if the coordinator chooses the assignor."""
+    """Return the assignor that all members name, or None if the coordinator chooses it."""
     names = {member.server_assignor for member in epochs.subscriptions.values()}
     return next(iter(names)) if len(names) == 1 else None
 
 
 def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
-    """Apply a member's current assignment, a step towards its target."""
+    """Apply a member's current assignment, which is a step towards its target."""
     epochs, group = seen.epochs(record.kind), seen.group
     member_id, now = record.member_id, record.assignment
     seen.has_news = True
@@ -301,8 +301,8 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
 
 
 def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
-    """Record Stable when all members have reached their targets. A share group is always Stable, so check the
-    members and not only the state.
+    """Record Stable when all members have reached their targets. A share group is always in the state
+    Stable.
     """
     state = group.epochs_state()
     if state != ConsumerGroupState.STABLE or not group.are_members_at_target():
@@ -360,7 +360,7 @@ def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions)
 
 
 def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return the row and the text of each reason for a new epoch, other than members and patterns."""
+    """Return the row and the text of each reason for a new epoch that is not about members or patterns."""
     found = []
     if epochs.kind == STREAMS:
         found = streams.reasons(epochs.topology, record)
@@ -372,7 +372,7 @@ def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> lis
 
 
 def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str, list[str]]:
-    """Return the row of a new epoch, its reason as a sentence, and the ids of the members in the reason."""
+    """Return the row of a new epoch, its reason as a sentence, and the ids of members in the reason."""
     texts = []
     if news.joined:
         texts.append(f"{listed(news.joined, 'member')} joined")

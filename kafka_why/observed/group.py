@@ -37,29 +37,25 @@ CREATION = 1
 
 
 class Classic(Struct, array_like=True, forbid_unknown_fields=True):
-    """A classic group: its members, and their assignments since `since_ms`."""
+    """A classic group."""
 
     protocol_name: str | None
     leader_id: str | None
-    since_ms: int
+    since_ms: int  # time of the members' assignments
     members: list[ClassicMember]
 
 
 class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
-    """A rebalance that polls saw: first at `first_ms` in `state` with `members`, last at `last_ms`.
-
-    `within_ms` is as in `RebalanceSeen`. `last_members` were in the group at the last poll that found the
-    group in PreparingRebalance. `before` are the members of the previous generation, or None until the
-    beginning of this rebalance is recorded in the history.
-    """
+    """A rebalance that polls saw."""
 
     run: str
     state: str
-    first_ms: int
-    within_ms: int
+    first_ms: int  # of the first poll that saw it, as are `state` and `members`
+    within_ms: int  # as in `RebalanceSeen`
     members: list[SeenMember] | None
-    last_ms: int
-    last_members: list[str] | None = None
+    last_ms: int  # of the last poll that saw it
+    last_members: list[str] | None = None  # at the last poll that found the group in PreparingRebalance
+    # Members of the previous generation; None until the history has the beginning of this rebalance.
     before: list[ClassicMember] | None = None
 
     @property
@@ -69,63 +65,48 @@ class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
-    """The assignment of a member of a group with epochs, in force since `since_ms`.
-
-    The member has to give up `revoking` since `revoking_since_ms`.
-    """
+    """The assignment of a member of a group with epochs."""
 
     epoch: int
     previous_epoch: int
     state: MemberState | None
     partitions: Partitions
-    revoking: Partitions
+    revoking: Partitions  # that the member has to give up
     revoking_since_ms: int | None
-    since_ms: int
+    since_ms: int  # since when the assignment is in force
 
 
 class News(Struct, array_like=True, forbid_unknown_fields=True):
-    """The changes in the records of one request. They are the reasons of the group epoch that may follow.
-
-    `gone` maps each member that left to a reason, and `changed` maps members to texts about their changes.
-    `away` has, by instance id, static members that had left temporarily and are now removed. A member with
-    the same instance id may follow. `is_new_topology` is True if the topology of a streams group has changed.
-    """
+    """The changes in the records of one request, which are reasons for the group epoch that may follow."""
 
     joined: list[str] = field(default_factory=list)
-    gone: dict[str, str] = field(default_factory=dict)
-    changed: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)  # members that left, with reasons
+    changed: dict[str, str] = field(default_factory=dict)  # members, with texts about their changes
     regexes: list[str] = field(default_factory=list)
+    # By instance id, static members that had left temporarily and are now removed; one with the same instance
+    # id may follow.
     away: dict[str, tuple[str, MemberSubscription]] = field(default_factory=dict)
-    is_new_topology: bool = False
+    is_new_topology: bool = False  # of a streams group
 
 
 class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
-    """The partitions of a share group in each state at the share coordinator, by topic id.
+    """The partitions of a share group in each state at the share coordinator, by topic id."""
 
-    `since_ms` is the time when each topic was added to `initializing`. `first_ms` is the time of the group's
-    first record of this type.
-    """
-
-    first_ms: int
+    first_ms: int  # of the group's first record of this type
     initializing: Partitions = field(default_factory=dict)
     initialized: Partitions = field(default_factory=dict)
     deleting: list[bytes] = field(default_factory=list)
     names: dict[bytes, str] = field(default_factory=dict)
-    since_ms: dict[bytes, int] = field(default_factory=dict)
+    since_ms: dict[bytes, int] = field(default_factory=dict)  # when each topic was added to `initializing`
 
 
 class Topology(Struct, array_like=True, forbid_unknown_fields=True):
-    """The topology of a streams group. `sources` are the topics that each subtopology reads.
+    """The topology of a streams group."""
 
-    `epoch` is None without a topology. `validated_epoch` is the topology epoch whose topics were found valid,
-    or -1 if they are not valid. `configs` are the settings of the assignment, or None before the first group
-    epoch.
-    """
-
-    epoch: int | None = None
-    validated_epoch: int = -1
-    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    configs: dict[str, str] | None = None
+    epoch: int | None = None  # None without a topology
+    validated_epoch: int = -1  # topology epoch whose topics were found valid; -1 if they are not valid
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)  # topics that each subtopology reads
+    configs: dict[str, str] | None = None  # settings of the assignment; None before the first group epoch
 
     @property
     def is_ready(self) -> bool:
@@ -136,28 +117,25 @@ class Topology(Struct, array_like=True, forbid_unknown_fields=True):
 class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
     """The state of a consumer, share or streams group. The group epoch is `ObservedGroup.generation`.
 
-    `is_found` is True while the group has no history, because the records show no change of it yet.
-    `is_ending` is True while its records are being removed. `is_settled` is True if every member has reached
-    its target assignment since the last group epoch. `changed_targets` are the targets that were written
-    since the last record of a target epoch. `share` is for share groups, and `topology` for streams groups.
     Streams groups have tasks (`task_key`) instead of partitions.
     """
 
     kind: str
-    is_found: bool = True
-    is_settled: bool = True
-    is_ending: bool = False
+    is_found: bool = True  # the group has no history, because the records show no change of it yet
+    is_settled: bool = True  # every member has reached its target assignment since the last group epoch
+    is_ending: bool = False  # the group's records are being removed
     assignment_epoch: int = 0
     metadata_hash: int = 0
     subscriptions: dict[str, MemberSubscription] = field(default_factory=dict)
     assigned: dict[str, Assigned] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
+    # Written since the last record of a target epoch.
     changed_targets: dict[str, Partitions] = field(default_factory=dict)
     topics: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     news: News = field(default_factory=News)
-    share: ShareState | None = None
-    topology: Topology = field(default_factory=Topology)
+    share: ShareState | None = None  # of a share group
+    topology: Topology = field(default_factory=Topology)  # of a streams group
 
 
 def task_key(role: str, subtopology: str) -> bytes:
@@ -166,31 +144,29 @@ def task_key(role: str, subtopology: str) -> bytes:
 
 
 class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
-    """A group of the cluster's own coordinator after its last record, which was appended at `at_ms`.
+    """A group of the cluster's own coordinator, after its last record.
 
-    `incarnation` and `seq` are as in `state.kafka.group.Group`. `last_entry_ms` is the time of the last
-    history entry. A run is a series of records with the same time, because Kafka writes all records of a
-    request at one time. `run_ms` is the time of the last run, and `run` the id of its first record. `classic`
-    and `epochs` are None in a group that has only offsets. `sightings` are of rebalances whose generation has
-    not been read yet.
+    A run is a series of records with the same time, because Kafka writes all records of a request at one
+    time.
     """
 
     group_id: str
-    incarnation: str
+    incarnation: str  # as `seq`, see `state.kafka.group.Group`
     seq: int = CREATION
-    at_ms: int = 0
+    at_ms: int = 0  # append time of the last record
     state: str = GroupState.EMPTY.value
     state_timestamp_ms: int = 0
     generation: int = 0
     protocol_type: str | None = None
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
-    run: str = ""
-    run_ms: int = 0
-    last_entry_ms: int = 0
+    run: str = ""  # id of the first record of the last run
+    run_ms: int = 0  # time of the last run
+    last_entry_ms: int = 0  # time of the last history entry
     offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
-    classic: Classic | None = None
+    classic: Classic | None = None  # as `epochs`, None in a group that has only offsets
     epochs: Epochs | None = None
+    # Of rebalances whose generation has not been read yet.
     sightings: list[Sighting] = field(default_factory=list)
 
     @property
@@ -205,7 +181,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return [] if self.classic is None else [member.member_id for member in self.classic.members]
 
     def epochs_state(self) -> str:
-        """Return the state of a group with epochs. Source: maybeUpdateGroupState of Kafka's group classes."""
+        """Return the state of a group with epochs (maybeUpdateGroupState of Kafka's group classes)."""
         epochs = self.epochs
         assert epochs is not None
         if not epochs.subscriptions:
@@ -221,17 +197,14 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return ConsumerGroupState.RECONCILING.value
 
     def state_now(self) -> str:
-        """Return the current state. If a group has no entry yet, its state follows from the records that
-        compaction has left.
-        """
+        """Return the current state."""
         if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
+            # No entry yet: use the records that compaction has left.
             return self.epochs_state()
         return self.state
 
     def are_members_at_target(self) -> bool:
-        """Return True if the target assignment has the current group epoch and every member has reached
-        it.
-        """
+        """Return True if the target assignment is current, and every member has reached it."""
         epochs = self.epochs
         assert epochs is not None
         return self.generation <= epochs.assignment_epoch and all(
@@ -242,8 +215,9 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     def removal_reason(
         self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int
     ) -> str:
-        """Return a sentence about a member that is gone at `at_ms`, with the time of its last commit. The
-        member had the partitions `held` since `since_ms`.
+        """Return a sentence about a member that is gone at `at_ms`, with the time of its last commit.
+
+        The member had the partitions `held` since `since_ms`.
         """
         text, partitions = f"member {member_id} left or expired", list(held)
         if not partitions:
@@ -273,14 +247,14 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
-        """Return topic names by id: `names`, and the names in the group's own records."""
+        """Return topic names by id: `names`, and those in the group's own records."""
         if self.epochs is None:
             return dict(names)
         own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}
         return {**names, **own, **(self.epochs.share.names if self.epochs.share is not None else {})}
 
     def shown(self, partitions: Partitions, names: Mapping[bytes, str]) -> NamedPartitions:
-        """Return the partitions by topic name, or the tasks of a streams group by role and subtopology."""
+        """Return the partitions by topic name, or a streams group's tasks by role and subtopology."""
         if self.type_name == STREAMS:
             return {key.decode(): list(numbers) for key, numbers in sorted(partitions.items())}
         return named(partitions, self.names(names))

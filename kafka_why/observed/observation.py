@@ -20,30 +20,25 @@ from kafka_why.observed.records import ClassicMember
 
 
 class RecordPosition(NamedTuple):
-    """The append time of a record in ms, and the record's id. A group that begins with this record gets
-    `incarnation`.
-    """
+    """The position of a record: its append time in ms, and its id."""
 
     time_ms: int
     record: str
-    incarnation: str
+    incarnation: str  # of a group that begins with this record
 
 
 class Observation(Struct):
-    """The processing of one record. Handlers change `group`, and add entries with `record`.
-
-    `names` are topic names by id. `has_news` is True if the group's view has changed. `is_over` is True if
-    the group has ended. `removed_ms` is the time when a classic group without earlier records was removed. A
-    group with epochs that begins at that time is not new but converted.
-    """
+    """The processing of one record. Handlers change `group`, and add entries with `record`."""
 
     group: ObservedGroup
     at: RecordPosition
-    names: Mapping[bytes, str]
+    names: Mapping[bytes, str]  # of topics, by id
     history: list[HistoryEntry] = field(default_factory=list)
     offsets: list[OffsetChange] = field(default_factory=list)
-    has_news: bool = False
-    is_over: bool = False
+    has_news: bool = False  # the group's view has changed
+    is_over: bool = False  # the group has ended
+    # When a classic group without earlier records was removed; a group with epochs that begins at that time
+    # was converted.
     removed_ms: int | None = None
 
     def record(
@@ -56,8 +51,9 @@ class Observation(Struct):
         at_ms: int | None = None,
         **details: Any,
     ) -> None:
-        """Add an entry, and set the group's state to `to_state`, if given. `rule` is a row of
-        docs/observe.md.
+        """Add an entry, and set the group's state to `to_state` unless it is None.
+
+        `rule` is a row of docs/observe.md.
         """
         group = self.group
         is_creation = type_ is EntryType.GROUP_CREATED
@@ -92,9 +88,7 @@ class Observation(Struct):
         )
 
     def epochs(self, kind: str) -> Epochs:
-        """Return the group's epochs. A classic group, or a group with another `kind`, becomes a group with
-        this `kind`.
-        """
+        """Return the group's epochs. A group of another type becomes one of this `kind`."""
         group = self.group
         if group.epochs is None or group.epochs.kind != kind:
             if group.classic is not None or group.epochs is not None:  # the tombstone is missing
@@ -109,9 +103,7 @@ class Observation(Struct):
     def record_if_seen(
         self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
     ) -> None:
-        """Add an entry of a group with epochs if the group already has a history. Otherwise only update the
-        group's state.
-        """
+        """Add an entry if the group already has a history. Otherwise only update the group's state."""
         group = self.group
         assert group.epochs is not None
         if not group.epochs.is_found:
@@ -120,7 +112,7 @@ class Observation(Struct):
             group.state, group.state_timestamp_ms = group.epochs_state(), self.at.time_ms
 
     def delete(self, rule: str, reason: str) -> None:
-        """Record that the group was deleted. If it has offsets, they remain in a group without members."""
+        """Record that the group was deleted. Its offsets, if any, remain in a group without members."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         self.is_over = True
 
@@ -130,9 +122,7 @@ class Observation(Struct):
 
 
 def listed_partitions(seen: Observation, partitions: Partitions) -> str:
-    """Return a text such as `orders-0, orders-1`. Tasks of a streams group have Kafka's names:
-    `active 0_3`.
-    """
+    """Return a text such as `orders-0, orders-1`, or Kafka's names of tasks: `active 0_3`."""
     joint = "_" if seen.group.type_name == STREAMS else "-"
     shown = seen.group.shown(partitions, seen.names)
     texts = [f"{name}{joint}{number}" for name, numbers in shown.items() for number in numbers]
@@ -148,13 +138,11 @@ def listed(ids: Iterable[str], noun: str) -> str:
 
 
 class Change(Struct, frozen=True):
-    """The difference between two lists of members. `back` are static members that have a new member id, each
-    with its former id.
-    """
+    """The difference between two lists of members."""
 
     joined: list[ClassicMember]
     gone: list[ClassicMember]
-    back: list[tuple[ClassicMember, str]]
+    back: list[tuple[ClassicMember, str]]  # static members with a new member id, each with its former id
     changed: list[ClassicMember]
 
 
@@ -187,8 +175,9 @@ def difference(
 def open_rebalance(
     seen: Observation, change: Change, at_ms: int, *, within_ms: int | None = None, also: str = ""
 ) -> None:
-    """Record that a rebalance began at `at_ms` or at most `within_ms` earlier, and the changes of members
-    that led to the rebalance.
+    """Record that a rebalance began at `at_ms`, with the changes of members that led to it.
+
+    It began at most `within_ms` earlier.
     """
     group = seen.group
     rule, reason, member_ids = _reason(seen, change, at_ms)
@@ -208,7 +197,7 @@ def open_rebalance(
 
 
 def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
-    """Return the row, the reason as a sentence, and the ids of the members in the reason."""
+    """Return the row, the reason as a sentence, and the ids of members in the reason."""
     joined = [m.member_id for m in change.joined]
     gone = [m.member_id for m in change.gone]
     back = [m.member_id for m, _ in change.back]
@@ -250,7 +239,10 @@ def record_members(
     at_ms: int,
     why: Callable[[ClassicMember], str] | None = None,
 ) -> None:
-    """Record each member that joined, left, came back or changed. `why` returns the reason of an entry."""
+    """Record each member that joined, left, came back or changed.
+
+    `why` returns the reason of an entry. If it is None, there is a standard reason.
+    """
     for member, former in change.back:
         record_return(seen, rule, member, former, at_ms)
     for kind, members in (

@@ -44,9 +44,9 @@ REBALANCING = (GroupState.PREPARING_REBALANCE.value, GroupState.COMPLETING_REBAL
 
 
 class ClassicPoll(Struct, frozen=True):
-    """The response to DescribeGroups for a classic group, with the times of request and response.
+    """The response to DescribeGroups for a classic group.
 
-    The subscriptions and assignments of members are empty bytes unless the group is Stable.
+    The members' subscriptions and assignments are b"" unless the group is Stable.
     """
 
     requested_ms: int
@@ -62,7 +62,7 @@ class ClassicPoll(Struct, frozen=True):
 
 
 class RebalanceDetector:
-    """Finds the beginning and the end of a group's rebalances in successive polls."""
+    """A detector of the beginning and the end of a group's rebalances, in successive polls."""
 
     def __init__(self) -> None:
         self.completing_ms: int | None = None
@@ -76,8 +76,7 @@ class RebalanceDetector:
         return self._run is not None
 
     def apply(self, poll: ClassicPoll, stable_ms: int) -> RebalanceSeen | None:
-        """Apply the next poll. Return a sighting of a rebalance or of its end, or None if the group was not
-        rebalancing at the last poll and is not rebalancing now.
+        """Apply the next poll. Return a sighting of a rebalance or its end, or None without a rebalance.
 
         `stable_ms` is a time before the first poll at which the group was not rebalancing.
         """
@@ -102,14 +101,13 @@ class RebalanceDetector:
 
 
 def _to_sighting(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
-    """Return a sighting. Its `read_ms` is the time of the poll, because the history has no other source."""
     return RebalanceSeen(
         run=run,
         state=poll.state,
         first_ms=first_ms,
         seen_ms=poll.answered_ms,
         within_ms=within_ms,
-        read_ms=poll.answered_ms,
+        read_ms=poll.answered_ms,  # the history has no other source
         is_over=poll.state not in REBALANCING,
         members=tuple(
             SeenMember(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in poll.members
@@ -121,16 +119,16 @@ _STABLE, _WAITS, _NOT_SHOWN = 0, 2, -1
 
 
 class PolledMember(Struct, frozen=True):
-    """A member of a group with epochs. `target` is None in a share group, because polls do not show it."""
+    """A member of a group with epochs."""
 
     epoch: int
     subscription: MemberSubscription
     assigned: Partitions
-    target: Partitions | None
+    target: Partitions | None  # None in a share group, because polls do not show it
 
 
 class EpochsPoll(Struct, frozen=True):
-    """A coordinator's description of a group with epochs. `names` are topic names by id."""
+    """A coordinator's description of a group with epochs."""
 
     answered_ms: int
     kind: str
@@ -138,13 +136,14 @@ class EpochsPoll(Struct, frozen=True):
     epoch: int
     assignment_epoch: int
     members: dict[str, PolledMember]
-    names: Mapping[bytes, str]
+    names: Mapping[bytes, str]  # of topics, by id
     topology: TopologySent | None = None
 
 
 class PolledGroup:
-    """A group that is known from polls. `entries` are its history so far, and `group` is its
-    current state.
+    """A group that is known from polls.
+
+    `entries` are its history so far, and `group` is its current state.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -166,7 +165,7 @@ class PolledGroup:
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        """Apply the next poll. `poll` is None if the group does not exist."""
+        """Apply the next poll, which is None if the group does not exist."""
         self.polls += 1
         name = f"poll {self.polls} at {now_ms}"
         self._at = RecordPosition(now_ms, name, name)
@@ -191,7 +190,7 @@ class PolledGroup:
         self._last = poll
 
     def _begin_history(self, poll: ClassicPoll | EpochsPoll) -> None:
-        """Begin the history of a group that existed before the first poll or has changed its type."""
+        """Begin the history of a group that existed before the first poll, or has changed its type."""
         was = self.group
         self.group = ObservedGroup(
             self._group_id,
@@ -203,7 +202,7 @@ class PolledGroup:
         self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
-        """End a group that no longer exists. First remove the members of the last poll."""
+        """End a group that no longer exists, after removing the members of the last poll."""
         kind, last, self._kind, self._last = self._kind, self._last, None, None
         if kind == CLASSIC:
             if self.group is not None and self.group.member_ids():
@@ -240,8 +239,9 @@ class PolledGroup:
         reported: int = 0,
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
-        """Return the record of the next generation. `reported` is its number by the members' subscriptions,
-        or 0 if they do not have the number. Then generations are counted.
+        """Return the record of the next generation.
+
+        `reported` is its number by the members' subscriptions. If it is 0, generations are counted.
         """
         group = self.group
         is_first = group is not None and group.classic is None and group.seq > CREATION
@@ -265,10 +265,9 @@ class PolledGroup:
 
 
 def _reported_generation(member: ClassicMember) -> int:
-    """Return the group's generation by the member's subscription, or 0 if unknown. The subscription has the
-    generation before the member joined.
-    """
+    """Return the group's generation by the member's subscription, or 0 if unknown."""
     try:
+        # It has the generation before the member joined.
         return (decode_subscription(member.subscription).generation_id or -1) + 1
     except ProtocolError:
         return 0
@@ -279,7 +278,7 @@ def _assignments(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> di
 
 
 def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
-    """Yield the records of the changes from one poll to the next, in the order of a coordinator."""
+    """Yield the records of the changes between two polls, in the order of a coordinator."""
     had, kind = was.members, now.kind
     for member_id in had.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
@@ -317,19 +316,18 @@ def _group_epoch(now: EpochsPoll) -> GroupEpoch:
 
 
 def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
-    """Return a member's target assignment, or None if unknown. In a share group, a member has its target
-    assignment if it is at the epoch of the target assignment.
-    """
+    """Return a member's target assignment, or None if unknown."""
     if poll.kind != SHARE:
         return member.target
+    # A share group's member has its target at the target's epoch.
     return member.assigned if member.epoch == poll.assignment_epoch else None
 
 
 def _current_assignment(
     member: PolledMember, poll: EpochsPoll, before: PolledMember | None
 ) -> MemberAssignment:
-    """Return a member's current assignment. Polls do not show the partitions that the member has to give up.
-    They do not show its state, either, which is known only at the epoch of the target assignment.
+    """Return a member's current assignment. Polls do not show `revoking`, and `state` only at the target's
+    epoch.
     """
     is_at_target_epoch = member.epoch == poll.assignment_epoch
     has_all = member.assigned == _target(member, poll)
@@ -343,5 +341,4 @@ def _current_assignment(
 
 
 def _empty_poll(kind: str, epoch: int) -> EpochsPoll:
-    """Return a poll of a group without members."""
     return EpochsPoll(0, kind, "", epoch, epoch, {}, {})

@@ -24,7 +24,7 @@ class OffsetCommitted(Struct, frozen=True, gc=False):
 
 
 class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a classic group. `subscription` and `assignment` are the bytes that its clients encoded."""
+    """A member of a classic group."""
 
     member_id: str
     group_instance_id: str | None
@@ -32,23 +32,21 @@ class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    subscription: bytes
+    subscription: bytes  # as encoded by the client, like `assignment`
     assignment: bytes
 
 
 class ClassicGeneration(Struct, frozen=True):
-    """A generation of a classic group. Kafka writes the record when the leader's assignment has arrived, or
-    when the group has no members.
+    """A generation of a classic group.
 
-    `since_ms` is the time when the generation was formed (the record's current_state_timestamp), or None
-    before Kafka 2.1. `protocol_name` and `leader_id` are None without members.
+    Kafka writes the record when the leader's assignment has arrived, or when the group has no members.
     """
 
     protocol_type: str
     generation: int
-    protocol_name: str | None
+    protocol_name: str | None  # as `leader_id`, None without members
     leader_id: str | None
-    since_ms: int | None
+    since_ms: int | None  # when the generation was formed (current_state_timestamp); None before Kafka 2.1
     members: tuple[ClassicMember, ...]
 
 
@@ -57,17 +55,14 @@ class ClassicGroupRemoved(Struct, frozen=True):
 
 
 class GroupEpoch(Struct, frozen=True):
-    """The group epoch. `metadata_hash` is 0 before Kafka 4.1.
-
-    Only streams groups have `assignment_configs`, the settings of the assignment, and
-    `validated_topology_epoch`, the topology epoch whose topics were found valid, or -1 if they are not valid.
-    """
+    """The group epoch."""
 
     epoch: int
-    metadata_hash: int
+    metadata_hash: int  # 0 before Kafka 4.1
     kind: str = "consumer"
+    # Of a streams group: topology epoch whose topics were found valid; -1 if they are not valid.
     validated_topology_epoch: int = -1
-    assignment_configs: Mapping[str, str] | None = None
+    assignment_configs: Mapping[str, str] | None = None  # settings of a streams group's assignment
 
 
 class GroupEpochRemoved(Struct, frozen=True):
@@ -75,24 +70,22 @@ class GroupEpochRemoved(Struct, frozen=True):
 
 
 class SubscribedTopics(Struct, frozen=True):
-    """The names and partition counts of a group's subscribed topics by topic id, in Kafka 3.7 to 4.0."""
+    """The subscribed topics of a group in Kafka 3.7 to 4.0: names and partition counts by topic id."""
 
     topics: Mapping[bytes, tuple[str, int]]
 
 
 class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The fields that only members of streams groups send. `user_endpoint` is HOST:PORT."""
+    """The fields that only members of streams groups send."""
 
     topology_epoch: int
     process_id: str
-    user_endpoint: str | None
+    user_endpoint: str | None  # HOST:PORT
     client_tags: dict[str, str]
 
 
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The subscription of a member of a group with epochs. `is_classic` is True if the member uses the
-    classic protocol.
-    """
+    """The subscription of a member of a group with epochs."""
 
     instance_id: str | None
     rack_id: str | None
@@ -102,7 +95,7 @@ class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fi
     topic_regex: str
     rebalance_timeout_ms: int
     server_assignor: str | None
-    is_classic: bool
+    is_classic: bool  # the member uses the classic protocol
     session_timeout_ms: int
     streams: StreamsMember | None = None
 
@@ -123,12 +116,10 @@ class RegexResolved(Struct, frozen=True):
 
 
 class TargetEpoch(Struct, frozen=True):
-    """The epoch of the target assignment, or None if the assignment was removed. `computed_ms` is the time
-    when it was computed, or None before Kafka 4.3.
-    """
+    """The epoch of the target assignment, or None if the assignment was removed."""
 
     epoch: int | None
-    computed_ms: int | None
+    computed_ms: int | None  # None before Kafka 4.3
     kind: str = "consumer"
 
 
@@ -141,15 +132,13 @@ class MemberTarget(Struct, frozen=True):
 
 
 class MemberAssignment(Struct, frozen=True):
-    """The partitions that a member has, and the ones that it has to give up (`revoking`). `state` is a code
-    of the consumer protocol's MemberState.
-    """
+    """A member's current assignment."""
 
     epoch: int
     previous_epoch: int
-    state: int
+    state: int  # code of the consumer protocol's MemberState
     assigned: Partitions
-    revoking: Partitions
+    revoking: Partitions  # that the member has to give up
 
 
 class MemberAssigned(Struct, frozen=True):
@@ -161,22 +150,19 @@ class MemberAssigned(Struct, frozen=True):
 
 
 class SharePartitions(Struct, frozen=True):
-    """The states of a share group's partitions at the share coordinator. The state of `deleting` topics is
-    being deleted. `names` are topic names by id. All fields of a tombstone are empty.
-    """
+    """The states of a share group's partitions at the share coordinator. A tombstone is empty."""
 
     initializing: Partitions
     initialized: Partitions
-    deleting: tuple[bytes, ...]
-    names: Mapping[bytes, str]
+    deleting: tuple[bytes, ...]  # topics whose state is being deleted
+    names: Mapping[bytes, str]  # of topics, by id
 
 
 class TopologySent(Struct, frozen=True):
-    """The topology of a streams group. `epoch` is None if the topology was removed. `sources` maps each
-    subtopology to the topics that it reads, including repartition topics, or to `/PATTERN/`.
-    """
+    """The topology of a streams group."""
 
-    epoch: int | None
+    epoch: int | None  # None if the topology was removed
+    # Topics that each subtopology reads, including repartition topics, or `/PATTERN/`.
     sources: Mapping[str, tuple[str, ...]]
 
 

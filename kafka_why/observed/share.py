@@ -19,7 +19,7 @@ _UNKNOWN = "<UNKNOWN>"
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return a text about the member's change, or "" if the change does not lead to a new epoch."""
+    """Return a text about the member's change, or "" if it does not lead to a new epoch."""
     return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
 
 
@@ -113,8 +113,9 @@ def without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> P
 
 
 def reasons(seen: Observation, epochs: Epochs) -> list[tuple[str, str]]:
-    """Return the reason for a new epoch if initialized partitions are in no target assignment. Source:
-    GroupMetadataManager.initializedAssignmentPending.
+    """Return the reason for a new epoch if initialized partitions are in no target assignment.
+
+    Source: GroupMetadataManager.initializedAssignmentPending.
     """
     state = epochs.share
     if state is None:

@@ -64,9 +64,7 @@ def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
 
 
 def _new_sighting(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
-    """Return the sighting of a new rebalance, or None if the poll may show the rebalance that formed the
-    group's last generation.
-    """
+    """Return the sighting of a new rebalance, or None if it may be the one of the group's last generation."""
     # A new group had no rebalance before its first generation, so the clocks' difference does not matter.
     is_new = group.generation == 0 and not classic.members
     since_ms = classic.since_ms if is_new else classic.since_ms + CLOCKS_DIFFER_MS
@@ -82,7 +80,7 @@ def _new_sighting(group: ObservedGroup, classic: Classic, now: RebalanceSeen) ->
 def _build_sighting(
     now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
 ) -> Sighting:
-    """Return a new sighting. It has members only if the poll was before the generation was formed."""
+    # Only a poll before the generation is formed shows the members at the beginning.
     # After the generation is formed, polls show its members instead of the members at the beginning.
     is_early = now.state == GroupState.PREPARING_REBALANCE
     known = list(members) if members is not None and is_early else None
@@ -92,11 +90,10 @@ def _build_sighting(
 def claim_sighting(
     seen: Observation, members: Sequence[ClassicMember], formed_ms: int, *, also: str
 ) -> Sighting | None:
-    """Return the sighting of the rebalance that formed a generation with these members, or None if polls did
-    not see the rebalance.
+    """Return the sighting of the rebalance that formed a generation with these members, or None.
 
-    Record the beginning of the rebalance in the history, unless it is already recorded. `also` is appended to
-    its reason. Older sightings are removed from the group.
+    Record the beginning of the rebalance, unless the history has it. `also` is appended to its reason. Older
+    sightings are removed from the group.
     """
     group = seen.group
     stored_ms = seen.at.time_ms
@@ -117,9 +114,7 @@ def claim_sighting(
 
 
 def _is_of_later_rebalance(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
-    """Return True if the sighting lacks a member of both generations. Because no member id is used twice, it
-    is then the sighting of a later rebalance.
-    """
+    """Return True if the sighting lacks a member of both generations, because no member id is used twice."""
     assert seen.group.classic is not None
     stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
     return found.members is not None and not stayed <= {m.member_id for m in found.members}
@@ -128,9 +123,7 @@ def _is_of_later_rebalance(seen: Observation, found: Sighting, formed: Sequence[
 def _record_beginning(
     seen: Observation, found: Sighting, formed: Sequence[ClassicMember], at_ms: int, also: str = ""
 ) -> None:
-    """Record the beginning of a rebalance. `formed` are the members of the generation that it formed, or []
-    if it has not formed one yet.
-    """
+    """Record the beginning of a rebalance. `formed` are the members of its generation, or []."""
     group = seen.group
     classic = group.classic
     assert classic is not None
@@ -153,13 +146,13 @@ def _record_beginning(
 def _first_members(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """Return the members at the first sighting. The data of a member is from the formed generation, or else
-    from the previous generation, or else from the poll.
+    """Return the members at the first sighting.
 
-    If a generation was formed, omit members that are in neither generation. They may belong to the next
-    generation if clocks differ.
+    The data of a member is from the formed generation, or else from the previous generation, or else from the
+    poll.
     """
     known = {m.member_id: m for m in (*before, *formed)}
+    # Members of neither generation may belong to the next generation if clocks differ.
     first_members = [m for m in found.members or () if not formed or m.member_id in known]
     return [known.get(m.member_id) or _classic_member(m) for m in first_members]
 
@@ -182,8 +175,8 @@ def record_changes_since_sighting(
 ) -> list[str] | None:
     """Record the members that joined and left after the group was first seen rebalancing.
 
-    Return the members that the others may have waited for, or None: the members of the previous generation
-    that were in the group at the last sighting but are not in the new generation.
+    Return the members of the previous generation for which the others may have waited, or None. They were in
+    the group at the last sighting, but are not in the new generation.
     """
     still = set(sighting.last_members or ())
     had = {m.member_id for m in sighting.before or ()}
@@ -202,14 +195,14 @@ def record_changes_since_sighting(
 
 
 def end_all(seen: Observation) -> None:
-    """End all sightings, because the log shows that their rebalances ended without a generation."""
+    """End all sightings. The log shows that their rebalances ended without a generation."""
     for sighting in list(seen.group.sightings):
         _end_without_generation(seen, sighting)
 
 
 def _end_without_generation(seen: Observation, found: Sighting) -> None:
-    """End a rebalance that formed no generation. This happens if another broker becomes the coordinator of
-    the group and loads the previous generation.
+    """End a rebalance that formed no generation: another broker became the coordinator and loaded the
+    previous one.
     """
     group = seen.group
     group.sightings = [s for s in group.sightings if s is not found]

@@ -37,11 +37,10 @@ def observe(
     names: Mapping[bytes, str],
     removed_ms: int | None = None,
 ) -> Observation:
-    """Apply the next record of the group's partition. `group` is changed in place, and is None before the
-    group's first record.
+    """Apply the next record of the group's partition. Return the group after it, and the changes.
 
-    `names` are the known topic names by id. `removed_ms` is the `removed_ms` of the previous observation. The
-    result has the group after the record, unless its `is_over` is True.
+    `group` is changed in place, or None before the group's first record. `names` are known topic names by id.
+    `removed_ms` is that of the previous observation.
     """
     if group is None:
         group = ObservedGroup(group_id, at.incarnation)
@@ -64,7 +63,7 @@ def observe(
 def observe_rebalancing(
     group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: RecordPosition
 ) -> Observation:
-    """Apply a poll that found the group rebalancing, or found the end of the rebalance."""
+    """Apply a poll that found the group rebalancing, or the end of the rebalance."""
     group.run, group.run_ms = at.record, _NO_TIME
     seen = Observation(group, at._replace(time_ms=group.at_ms), {})
     observe_sighting(seen, seen_rebalancing)

@@ -27,7 +27,7 @@ _STREAMS_FIELDS = {
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return a text about the fields that a member changed, or "" if it changed nothing."""
+    """Return a text about the fields that a member changed, or ""."""
     found = [text for name, text in _FIELDS.items() if getattr(was, name) != getattr(now, name)]
     if was.streams is not None and now.streams is not None:
         found += [
@@ -39,7 +39,7 @@ def changed(was: MemberSubscription, now: MemberSubscription) -> str:
 
 
 def observe_topology(seen: Observation, record: TopologySent) -> None:
-    """Apply a topology record. The tombstone of the topology is the last record of a group."""
+    """Apply a topology record. The tombstone of a topology is the last record of a group."""
     group = seen.group
     if record.epoch is None:
         if group.epochs is not None and group.epochs.kind == STREAMS:
@@ -55,7 +55,7 @@ def observe_topology(seen: Observation, record: TopologySent) -> None:
 
 
 def record_topology(seen: Observation, topology: Topology) -> None:
-    """Record the topology in the history, if the group already has a history."""
+    """Record the topology, if the group already has a history."""
     read = [f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()]
     seen.record_if_seen(
         "OB50",
@@ -66,7 +66,7 @@ def record_topology(seen: Observation, topology: Topology) -> None:
 
 
 def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return the row and the text of each reason for a new epoch that does not concern members."""
+    """Return the row and the text of each reason for a new epoch that is not about members."""
     if topology.configs is None:  # the first epoch
         return []
     found = []

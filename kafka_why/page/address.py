@@ -62,7 +62,7 @@ def members_selection(request: Request) -> MembersSelection:
 
 
 def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
-    """Return the time range in which the reader wants to see a group. Raises RequestRefused."""
+    """Return the time range that the reader wants to see. Raises RequestRefused."""
     query = request.query_params
     try:
         to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
@@ -76,12 +76,11 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
 
 
 def is_only_time(request: Request) -> bool:
-    """Return True if the reader has the page open and requests only another time range."""
+    """Return True if an open page requests only another time range."""
     return request.query_params.get("part") == "time"
 
 
 def _page_number(request: Request) -> int:
-    """Return the number of the requested page of a list, or 1 if the address has no valid number."""
     try:
         return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
     except ValueError:

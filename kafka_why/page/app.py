@@ -96,9 +96,7 @@ def app(sources: PageSources, access: Access) -> Starlette:
 
 
 class _Pages:
-    """The request handlers. Starlette runs those that read from brokers or compute in a bounded number of
-    threads.
-    """
+    """The request handlers. Starlette runs those that read from brokers or compute in threads."""
 
     def __init__(self, sources: PageSources) -> None:
         self._sources = sources
@@ -174,10 +172,7 @@ class _Pages:
     def _only_deliveries(
         self, request: Request, group_id: str, between_ms: tuple[int, int]
     ) -> Response | None:
-        """Return the page of a group without a history, such as a share group of the brokers.
-
-        Return None if the group has no deliveries either.
-        """
+        """Return the page of a group that has deliveries but no history, or None."""
         found = self._sources.deliveries.view(group_id, between_ms)
         if found is None:
             return None
@@ -200,7 +195,7 @@ class _Pages:
         )
 
     def members(self, request: Request) -> Response:
-        """Show the clients or the hosts of all groups, or those that the address selects."""
+        """Show the clients or hosts of all groups, or those that the address selects."""
         version = self._sources.lines_version()
         shown = self._selected_members(request)
         return self._page(
@@ -225,7 +220,7 @@ class _Pages:
         return self._page("coordinator.html", it=found, now_ms=found.now_ms, version=self._version_of_time())
 
     async def live(self, request: Request) -> Response:
-        """Send server-sent events with the version of the page's content and the age of its data."""
+        """Send the version of the page's content and the age of its data as server-sent events."""
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     def refused(self, request: Request, error: Exception) -> Response:
@@ -302,13 +297,13 @@ class _Pages:
         )
 
     def _version_of_time(self) -> int:
-        """Return the version of a page that changes constantly: a new one every few seconds."""
+        """Return a version that changes every few seconds."""
         return self._sources.now_ms() // CHANGES_MS
 
     def load_group(self, request: Request) -> GroupPage | RocketMqPage | PolledPage:
         """Return the group that the address names.
 
-        Raises RequestRefused, HistoryUnavailable, KafkaError, ClientError.
+        Raises RequestRefused, HistoryUnavailable, KafkaError or ClientError.
         """
         now_ms = self._sources.now_ms()
         group_id, between_ms = parameter(request, "id"), limits_ms(request, now_ms)
@@ -336,9 +331,8 @@ class _Pages:
         )
 
     def load_rebalance(self, request: Request) -> RebalancePage:
-        """Return the rebalance that the address names.
-
-        Raises RequestRefused, HistoryUnavailable, KafkaError.
+        """Return the rebalance that the address names. Raises RequestRefused, HistoryUnavailable or
+        KafkaError.
         """
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
         at_ms = time_parameter(request)
@@ -355,14 +349,14 @@ class _Pages:
         return found
 
     def _version(self, request: Request) -> int | None:
-        """Return the version of the page's content: the coordinator, a group, or all groups."""
+        """Return the version of what the page shows: the coordinator, a group, or all groups."""
         group_id, fleet = request.query_params.get("group"), self._sources.fleet
         if "coordinator" in request.query_params:
             return self._version_of_time()
         return self._sources.lines_version() if group_id is None else fleet.group_version(group_id)
 
     def _shows_newest(self, request: Request) -> bool:
-        """Return True if the page, loaded now, would show all known data."""
+        """Return True if the page would show all known data if it were loaded now."""
         group_id = request.query_params.get("group")
         return group_id is None or self._sources.analyses.has_newest(group_id, self._sources.now_ms())
 

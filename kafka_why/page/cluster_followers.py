@@ -53,23 +53,19 @@ _UNDER_WAY = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconci
 
 @dataclass(slots=True)
 class _Partition:
-    """The part of a partition that has been read: `records` from offset `low` up to `next` (exclusive).
+    """The part of a partition that has been read."""
 
-    The log begins at `begin`. `low_ms` is the time of the first record that was read. `whole_ms` is the time
-    of the first record after the last gap that compaction left, or 0 if there is no gap.
-    """
-
-    begin: int
-    low: int
-    next: int
-    low_ms: int
-    records: int = 0
-    whole_ms: int = 0
+    begin: int  # of the log
+    low: int  # first offset that was read
+    next: int  # offset after the last that was read
+    low_ms: int  # time of the first record that was read
+    records: int = 0  # their number
+    whole_ms: int = 0  # time of the first record after the last gap that compaction left, or 0
     transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
 
 class OffsetsFollower(FollowerThread):
-    """A thread that feeds a fleet from `__consumer_offsets`. Stopping it takes one request at most.
+    """A thread that feeds a fleet from `__consumer_offsets`. Stopping it takes at most one request.
 
     It survives an outage of the brokers, and reads the missed records later.
     """
@@ -91,7 +87,7 @@ class OffsetsFollower(FollowerThread):
         self._lag_poller = LagPoller(self._fleet)
 
     def remarks(self) -> list[str]:
-        """Return the remarks that say which source the page uses, and what is missing."""
+        """Return remarks on the page's source, and on what is missing."""
         partitions = list(self._partitions.values())
         read = sum(one.records for one in partitions)
         older = sum(one.low - one.begin for one in partitions)
@@ -157,7 +153,6 @@ class OffsetsFollower(FollowerThread):
             self._partitions[partition] = _Partition(begin, low, low, at_ms)
 
     def _read_new(self, stored: StoredLog) -> None:
-        """Read up to the current ends."""
         ends = stored.offsets(OffsetSpec.LATEST)
         for partition, at in self._partitions.items():
             while at.next < ends[partition] and not self._stopped.is_set():
@@ -167,15 +162,14 @@ class OffsetsFollower(FollowerThread):
                 self._take(self._groups.append(partition, part))
 
     def _read_older(self, stored: StoredLog) -> bool:
-        """Read the next older slice of the partition that has been read the least far back. Return False if
-        nothing older is left.
-        """
+        """Read the next older slice of one partition. Return False if nothing older is left."""
         left = [number for number, at in self._partitions.items() if at.low > at.begin]
         if not left or self._is_full:
             if not self._fleet.is_complete:
                 self._groups.forget_records()
                 self._fleet.complete()
             return False
+        # The one that has been read the least far back.
         partition = max(left, key=lambda number: self._partitions[number].low_ms)
         at = self._partitions[partition]
         first = max(at.begin, at.low - SLICE_RECORDS)
@@ -205,16 +199,14 @@ class OffsetsFollower(FollowerThread):
             self._fleet.take(group.group_id, shown, group.entries, group.offsets, now_ms(), anew=group.anew)
 
     def _shown(self, group_id: str, view: GroupSnapshot | None) -> GroupSnapshot | None:
-        """Return the view with the state that the brokers list, if that is a rebalance in progress."""
+        """Return the view with the state that the brokers list, if it is rebalancing."""
         if view is None or group_id not in self._under_way:
             return view
         state, since_ms = self._under_way[group_id]
         return replace(view, state=state, state_timestamp_ms=since_ms)
 
     def _list(self, admin: KafkaAdminClient) -> None:
-        """List the groups at most once per LIST_INTERVAL_S, to find the rebalances in progress. The log has a
-        rebalance only when it ends.
-        """
+        """List the groups, at most once in LIST_INTERVAL_S. The log has a rebalance only when it ends."""
         if time.monotonic() - self._listed_at_s < LIST_INTERVAL_S:
             return
         self._listed_at_s = time.monotonic()
@@ -261,7 +253,7 @@ class PollingFollower(FollowerThread):
         self._since_ms = now_ms()
 
     def remarks(self) -> list[str]:
-        """Return the remarks that say which source the page uses, and what is missing."""
+        """Return remarks on the page's source, and on what is missing."""
         found = [f"made of polls since {utc_time(self._since_ms)} UTC. {NOT_SEEN_BY_POLLS}"]
         if self._listed > MAX_POLLED_GROUPS:
             found.append(f"more than {thousands(MAX_POLLED_GROUPS)} groups: the others are left out")
@@ -270,7 +262,7 @@ class PollingFollower(FollowerThread):
         return found
 
     def history(self, group_id: str, since_ms: int) -> History:
-        """Return the history of a group, from the fleet's entries of the last hour."""
+        """Return a group's history: the fleet's entries of the last hour."""
         facts = self._fleet.facts(group_id)
         entries = [] if facts is None else [*facts.entries]
         return History(entries, frozenset(), from_start=False, records_read=0)

@@ -66,7 +66,7 @@ class Command(NamedTuple):
     given: bytes = b""
 
     def __str__(self) -> str:
-        """Return the command as a person types it, with a file in place of standard input."""
+        """Return the command as a person types it, with FILE instead of standard input."""
         return shlex.join(["group-coordinator", *("FILE" if a == _INPUT else a for a in self.arguments)])
 
     def __repr__(self) -> str:
@@ -75,14 +75,10 @@ class Command(NamedTuple):
 
 
 class CoordinatorLog(Struct, frozen=True, kw_only=True):
-    """The location of the coordinator's log for `whatif` and `replay`: its checkpoint's path or URI, and its
-    cluster.
+    """The location of the coordinator's log for `whatif` and `replay`."""
 
-    The cluster's settings are in the format of Java's properties and may be secret.
-    """
-
-    checkpoint: str
-    properties: str
+    checkpoint: str  # path or URI
+    properties: str  # of the cluster, in the format of Java's properties; may be secret
 
     @classmethod
     def of(cls, client_config: ClientConfig, checkpoint: str) -> Self:
@@ -98,7 +94,7 @@ class CoordinatorLog(Struct, frozen=True, kw_only=True):
 
 
 def assign_command(recorded: Recorded, *, as_json: bool = False) -> Command:
-    """Return the command that computes the result of each of the clients' assignors in a rebalance."""
+    """Return the command that compares the results of the clients' assignors in a rebalance."""
     gone = [f"--without={member_id}" for member_id in recorded.gone]
     form = _JSON if as_json else ["--summary"]
     return Command(["assign", "--input", _INPUT, *gone, *form], group_file(recorded.group))
@@ -125,20 +121,20 @@ def tries_for(rebalance: Rebalance) -> list[str]:
 
 
 def replay_command(source: CoordinatorLog, group_id: str, at_ms: int) -> Command:
-    """Return the command that shows the group as it was at a time, from its log."""
+    """Return the command that shows the group as it was at a time."""
     return source.command("replay", "--from-topic", f"--group={group_id}", f"--at={iso(at_ms)}")
 
 
 class CommandResult(NamedTuple):
-    """The output of a process and its exit code, or `code` None if the process ran too long and was ended."""
+    """The result of a process."""
 
-    code: int | None
+    code: int | None  # None if the process ran too long and was ended
     output: str
     error: str
 
 
 class CommandRunner:
-    """A runner of commands, of which at most MAX_RUNNING run at the same time."""
+    """A runner of commands. At most MAX_RUNNING run at the same time."""
 
     def __init__(
         self, program: Sequence[str] = (sys.executable, str(PROGRAM)), limit_s: float = LIMIT_S
@@ -155,7 +151,7 @@ class CommandRunner:
     async def run(
         self, command: Command, has_left: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[float | CommandResult]:
-        """Run a command. Yield repeatedly the seconds that it has run, then its result.
+        """Run a command. Yield repeatedly for how many seconds it has run, then its result.
 
         The command is ended if the reader has left.
         """
@@ -216,7 +212,7 @@ async def _read(stream: asyncio.StreamReader | None) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process and its children. It gets a signal first, because it may have folders to delete."""
+    """End a process and its children. After the first signal it may delete folders."""
     for number, wait_s in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
         if process.returncode is not None:
             return
@@ -231,12 +227,12 @@ _NO_LOG = "this page does not know where the checkpoint is; run the command on t
 
 
 class CommandQuestion(NamedTuple):
-    """A reader's question that a command answers. `tries` are the settings of a what-if."""
+    """A reader's question that a command answers."""
 
     kind: str
     group_id: str
     at_ms: int
-    tries: Sequence[str]
+    tries: Sequence[str]  # settings of a what-if
     command: Command
 
 
@@ -311,9 +307,8 @@ class CommandPages:
             raise RequestRefused(503, "this page already runs as many commands as it may; try again later")
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
-        """Return the question that the address asks.
-
-        Raises RequestRefused, HistoryUnavailable, KafkaError.
+        """Return the question that the address asks. Raises RequestRefused, HistoryUnavailable or
+        KafkaError.
         """
         group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
@@ -354,7 +349,7 @@ class CommandPages:
 
 
 def _is_from_this_page(request: Request) -> bool:
-    """Return True unless another site led the browser here."""
+    """Return False if another site led the browser here."""
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 

@@ -33,7 +33,7 @@ _MAX_TEXT_CHARS = 500
 
 
 class CoordinatorSection(Struct, frozen=True):
-    """A section of the page: a heading, and lines of a label and a text."""
+    """A section of the page. Rows have a label and a text."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -59,26 +59,21 @@ class CoordinatorStart(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorPage(Struct, frozen=True, kw_only=True):
-    """The data of the page of a coordinator or, with `is_observed`, of an observer.
-
-    `findings` need a person's attention. `no_metrics` says why `service` is None. `is_read` is true when the
-    topics have been read to their ends. `dead_letters` are the newest, and `reasons` counts those of the last
-    hour.
-    """
+    """The data of the page of a coordinator, or of an observer."""
 
     now_ms: int
     sentence: str
-    findings: list[str]
+    findings: list[str]  # need a person's attention
     service: ServiceState | None
-    no_metrics: str
+    no_metrics: str  # why `service` is None
     sections: list[CoordinatorSection]
     latencies: list[RequestLatency]
     claim: Claim | None
     starts: list[CoordinatorStart]
-    dead_letters: list[DeadLetterLine]
-    reasons: dict[str, int]
+    dead_letters: list[DeadLetterLine]  # the newest
+    reasons: dict[str, int]  # counts of dead letters of the last hour
     letters: str
-    is_read: bool
+    is_read: bool  # the topics have been read to their ends
     pending: list[PendingTransactionLine]
     pending_number: int
     is_observed: bool = False
@@ -91,10 +86,9 @@ def coordinator_page(
     read_age_s: float,
     now_ms: int,
 ) -> CoordinatorPage:
-    """Return the data of the page.
+    """Return the data of the page. `read_age_s` is the age of the last read of the topics.
 
     `polled` is the state of the process, the error if it does not answer, or None if its address is unknown.
-    `read_age_s` is the age of the last read of the topics.
     """
     is_read = read_age_s <= _READ_S
     known = [_start(one) for one in starts]
@@ -166,7 +160,7 @@ def _service_text(service: ServiceState) -> str:
 
 
 def answers_clients(service: ServiceState) -> bool:
-    """Return True if clients are answered, by the query or by the replica."""
+    """Return True if the query or the replica answers clients."""
     phase = service.status.phase
     is_answering = service.replica is not None and service.replica.is_answering
     return phase is ServicePhase.READY or (is_answering and phase is not ServicePhase.STOPPED)
@@ -202,7 +196,7 @@ def _topics_text(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
 
 
 def _dead_letters_text(topics: ServiceFacts, is_read: bool) -> str:
-    """Return the number of dead letters as text: `3 dead letters in the last hour`."""
+    """Return a text such as `3 dead letters in the last hour`."""
     if not is_read:
         return "dead letters are not known now"
     if not topics.is_complete:
@@ -231,7 +225,7 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
 
 
 def _findings_of_observer(polled: ServiceState | Unreadable | None) -> Iterator[str]:
-    """Yield the findings about an observer. It has no clients, so only its metrics show whether it works."""
+    """Yield the findings about an observer. Without clients, only its metrics show if it works."""
     if isinstance(polled, Unreadable):
         yield f"The observer does not answer, so views and history may be out of date: {polled}"
     elif polled is not None and polled.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):

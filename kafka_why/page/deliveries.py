@@ -28,15 +28,13 @@ ReadDeliveries = Callable[[str, int, int], DeliveryReport | None]
 
 
 class DeliveriesView(Struct, frozen=True, kw_only=True):
-    """The template's data: findings with labels, rows with members' names, and counts by interval, the latest
-    first.
-    """
+    """The template's data."""
 
     report: DeliveryReport
-    lines: list[tuple[str, str]]
-    rows: list[tuple[str, str, Counted]]
+    lines: list[tuple[str, str]]  # findings with labels
+    rows: list[tuple[str, str, Counted]]  # with members' names
     rows_left_out: int
-    intervals: list[Interval]
+    intervals: list[Interval]  # the latest first
 
 
 class DeliveriesCache:
@@ -48,9 +46,7 @@ class DeliveriesCache:
         self._known: OrderedDict[tuple[str, int, int], tuple[float, DeliveryReport | None]] = OrderedDict()
 
     def report(self, group_id: str, between_ms: tuple[int, int]) -> DeliveryReport | None:
-        """Return the deliveries that gateways counted in a time range, or None if there are none. Raises
-        KafkaError.
-        """
+        """Return the deliveries that gateways counted in a time range, or None. Raises KafkaError."""
         from_ms, to_ms = between_ms
         key = group_id, from_ms // CACHE_MS, to_ms // CACHE_MS
         now_s = time.monotonic()
@@ -68,7 +64,7 @@ class DeliveriesCache:
     def view(
         self, group_id: str, between_ms: tuple[int, int], names: Names | None = None
     ) -> DeliveriesView | None:
-        """Return the report for the template. `names` are the members' names on the group's page."""
+        """Return the report for the template, or None. `names` are the members' names on the group's page."""
         found = self.report(group_id, between_ms)
         if found is None:
             return None

@@ -36,14 +36,12 @@ LONG_REQUEST_MS = 60_000
 
 
 def share_of(view: GroupSnapshot) -> ShareSnapshot | None:
-    """Return the part of a view that only share groups have, or None for another type of group."""
+    """Return the part of a view that only share groups have, or None."""
     return (view.consumer.share or None) if view.consumer else None
 
 
 def lines_of(view: GroupSnapshot, now_ms: int) -> list[str]:
-    """Return lines about the numbers of partitions, the open tasks with their ages, and unassigned
-    partitions.
-    """
+    """Return lines about numbers of partitions, open tasks, and unassigned partitions."""
     share = share_of(view)
     return [] if share is None else [*_lines(view, share, now_ms)]
 
@@ -61,7 +59,7 @@ def _lines(view: GroupSnapshot, share: ShareSnapshot, now_ms: int) -> Iterator[s
 
 
 def overdue(view: GroupSnapshot, now_ms: int) -> tuple[str, int] | None:
-    """Return a sentence about the oldest task that has been open too long, and its time, or None."""
+    """Return a sentence about the tasks that have been open too long, and the time of the oldest, or None."""
     share = share_of(view)
     late = (
         [one for one in open_requests(share) if now_ms - one.since_ms >= LONG_REQUEST_MS]
@@ -108,15 +106,18 @@ class FindingKind(IntEnum):
 
 
 class Finding(Struct, frozen=True):
-    """A fault of a group. `since_ms` is None if it has no known beginning."""
+    """A fault of a group."""
 
     kind: FindingKind
     sentence: str
-    since_ms: int | None = None
+    since_ms: int | None = None  # None if its beginning is unknown
 
 
 def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Finding]:
-    """Return the group's present faults. `report` covers its last hour, and is None if it has no entries."""
+    """Return the group's present faults.
+
+    `report` is on its last hour, or None if it has no entries.
+    """
     if facts.view is None:
         return []
     found = []
@@ -137,7 +138,6 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
 
 
 def _rocketmq_findings(view: RocketMqSnapshot) -> Iterator[Finding]:
-    """Yield the conflicts between clients of a RocketMQ group, with their addresses and what to do."""
     shared = {} if view.message_model is MessageModel.BROADCASTING else duplicate_places(view)
     if shared:
         each = "; ".join(f"{client_id}: {shortened(places)}" for client_id, places in shared.items())
@@ -152,7 +152,6 @@ def _rocketmq_findings(view: RocketMqSnapshot) -> Iterator[Finding]:
 
 
 def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """Yield a finding if a rebalance takes long, with the members that it waits for."""
     last = report.rebalances[-1] if report is not None and report.rebalances else None
     under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
     since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
@@ -184,9 +183,6 @@ def awaited_members(rebalance: Rebalance) -> list[str]:
 
 
 def _lag_findings(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """Yield findings about partitions whose records are not consumed, or too slowly (see
-    `kafka_why.lag.definitions`).
-    """
     found = troubles(facts.lags, facts.ownership, now_ms)
     if found.stuck:
         worst, lag = _worst(found.stuck)
@@ -221,10 +217,7 @@ def _lag_findings(facts: GroupFacts, report: Report | None, now_ms: int) -> Iter
 
 
 def _is_rebalance_unseen(view: object) -> bool:
-    """Return True if a rebalance of this group leaves no record when it begins.
-
-    The cluster's own coordinator logs a classic group's rebalance only at its assignment.
-    """
+    """Return the members that a rebalance in progress still awaits."""
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
 
@@ -237,7 +230,7 @@ def _named(where: Partition) -> str:
 
 
 def _behind(lag: PartitionLag) -> str:
-    """Return a lag as text: `48 210 records (12 min 5 s) behind`."""
+    """Return a text such as `48 210 records (12 min 5 s) behind`."""
     time = f" ({duration_text(lag.ms)})" if lag.ms is not None else ""
     return f"{thousands(lag.records or 0)} records{time} behind"
 
@@ -276,12 +269,9 @@ _SENTENCES = {
 
 
 def _main_cause(rebalances: Sequence[Rebalance]) -> str:
-    """Return the main cause as text: `: before 13 of them the session of worker-3 timed out`.
-
-    It names one client and one kind of cause if these explain half of all rebalances, else one client, else
-    one kind.
-    """
+    """Return a text such as `: before 13 of them the session of worker-3 timed out`."""
     whole = len(rebalances)
+    # One client and one kind of cause, if they explain half of all rebalances, else one client, else one kind
     (kind, client), times = Counter((r.cause.kind, client_of(r)) for r in rebalances).most_common(1)[0]
     if times * 2 >= whole:
         return f": before {_of(times, whole)} {_SENTENCES[kind].format(client=client)}"

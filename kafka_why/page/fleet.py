@@ -68,26 +68,21 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A copy of the data of one group. `view` is None for a group that has ended.
-
-    `version` grows with each change of its view, committed offsets or entries, `entries_version` only with
-    each change of its entries.
-    """
+    """A copy of the data of one group."""
 
     group_id: str
-    view: AnyView | None
+    view: AnyView | None  # None if the group has ended
     lags: Mapping[Partition, PartitionLag]
     entries: tuple[AnyHistoryEntry, ...]
-    version: int
-    entries_version: int = 0
+    version: int  # grows when the view, committed offsets or entries change
+    entries_version: int = 0  # grows when entries change
     ownership: Ownership = UNKNOWN
 
 
 class Fleet:
-    """The data of all groups, updated from records. Thread-safe.
+    """The data of all groups. Thread-safe.
 
-    `apply` takes a record of the layout's topics, `take` a group that another source describes. `facts`
-    returns a copy of a group's data.
+    `apply` takes a record of the layout's topics, and `take` a group that another source describes.
     """
 
     def __init__(self, layout: TopicLayout | None = None) -> None:
@@ -104,7 +99,7 @@ class Fleet:
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
 
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Apply one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+        """Apply one record of a topic. Raises one of UNREADABLE."""
         layout = self._layout
         assert layout is not None, "only a fleet with a layout applies records"
         with self._lock:
@@ -126,9 +121,9 @@ class Fleet:
         *,
         anew: bool,
     ) -> None:
-        """Store a group's present view, and add its new entries, or with `anew` replace all entries.
+        """Store a group's present view, and add its new entries, or replace all entries if `anew`.
 
-        `commits` has each committed offset with its time.
+        `commits` has committed offsets with their times.
         """
         with self._lock:
             group = self._groups.setdefault(group_id, _Group())
@@ -152,12 +147,12 @@ class Fleet:
                 self._touch(group)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Add the bounds of the logs of the topics that `topics` returned."""
+        """Add the bounds of the topics' logs."""
         with self._lock:
             self._lags.add_bounds(bounds, at_ms)
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return the offsets whose record times the lags need, as `LagBook.wanted_times` does."""
+        """Return the offsets whose record times are needed (`LagBook.wanted_times`)."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -166,7 +161,7 @@ class Fleet:
             self._lags.add_times(wanted, lags_ms)
 
     def complete(self) -> None:
-        """Mark the topics as read to their ends. Until then, deleted groups may still be listed."""
+        """Mark the topics as read to their ends. Until then, deleted groups may be listed."""
         with self._lock:
             if not self.is_complete:
                 self.is_complete = True
@@ -202,12 +197,12 @@ class Fleet:
             return list(self._groups)
 
     def group_version(self, group_id: str) -> int | None:
-        """Return the version of a group, or None if the group is unknown."""
+        """Return the version of a group, or None if it is unknown."""
         group = self._groups.get(group_id)
         return None if group is None else group.version
 
     def entries_version(self, group_id: str) -> int:
-        """Return the version of a group's entries, or 0 if the group is unknown."""
+        """Return the version of a group's entries, or 0 if it is unknown."""
         group = self._groups.get(group_id)
         return 0 if group is None else group.entries_version
 
@@ -217,19 +212,19 @@ class Fleet:
         return 0 if group is None else len(group.entries)
 
     def view(self, group_id: str) -> AnyView | None:
-        """Return the view of a group, or None if there is none."""
+        """Return the view of a group, or None."""
         group = self._groups.get(group_id)
         return None if group is None else group.view
 
     def touch(self, group_id: str) -> None:
-        """Increase the version of a group, because more of it can be shown."""
+        """Increase the version of a group, of which more can be shown now."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is not None:
                 self._touch(group)
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return a copy of the data of a group, or None if the group is unknown."""
+        """Return a copy of a group's data, or None if it is unknown."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is None:
@@ -269,7 +264,6 @@ class Fleet:
             self._touch(group)
 
     def _apply_start(self, entry: CoordinatorStarted) -> None:
-        """Keep a start unless it is a duplicate."""
         self._starts[entry.at_ms, entry.from_batch] = entry
         if len(self._starts) > MAX_STARTS:
             del self._starts[min(self._starts)]
@@ -282,7 +276,7 @@ class Fleet:
 
 
 def _ownership(group: _Group) -> Ownership:
-    """Return the owners of a group's partitions. They are computed once for each view."""
+    """Return the owners of a group's partitions, computed once for each view."""
     if group.ownership is None:
         group.ownership = ownership(group.view) if isinstance(group.view, GroupSnapshot) else UNKNOWN
     return group.ownership

@@ -20,61 +20,47 @@ from kafka_why.wording import Names, duration_text, holdings, progress, shortene
 
 
 class CurrentMember(Struct, frozen=True, kw_only=True):
-    """A present member. `holds` is its assignment in words.
-
-    `since_ms` is the time of that assignment, or None if it is older than the history.
-    """
+    """A present member."""
 
     name: str
     member_id: str
     client_id: str
     host: str
     is_leader: bool
-    holds: str
+    holds: str  # its assignment in words
     partitions: int | None
-    since_ms: int | None
+    since_ms: int | None  # of the assignment; None if it is older than the history
 
 
 class PartitionLine(Struct, frozen=True, kw_only=True):
-    """A partition with a committed offset.
-
-    `committed_ms` is the time of the last commit, `stands_since_ms` that of the first commit of the same
-    offset.
-    """
+    """A partition with a committed offset."""
 
     topic: str
     partition: int
     offset: int
-    committed_ms: int
-    stands_since_ms: int
+    committed_ms: int  # of the last commit
+    stands_since_ms: int  # of the first commit of the same offset
     lag_records: int | None
     lag_ms: int | None
 
 
 class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rebalance in one line. `sentence` is that of `why`.
-
-    `is_begin_unknown` and `within_ms` are `is_begin_unknown` and `began_within_ms` of the rebalance in the
-    report.
-    """
+    """A rebalance in one line."""
 
     number: int
     at_ms: int
-    sentence: str
+    sentence: str  # as in `why`
     outcome: str
     took_ms: int | None
     waited: str
     moved: int | None
     needless: int | None
-    is_begin_unknown: bool = False
-    within_ms: int | None = None
+    is_begin_unknown: bool = False  # as in the report
+    within_ms: int | None = None  # the report's `began_within_ms`
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
-    """The data of a group's page, from the history alone if the group has ended.
-
-    `shares` are lines about a share group's partitions, and `streams` has a streams group's processes.
-    """
+    """The data of a group's page. If the group has ended, it is from the history alone."""
 
     group_id: str
     protocol: str
@@ -92,8 +78,8 @@ class GroupPage(Struct, frozen=True, kw_only=True):
     rebalances: list[RebalanceLine]
     notes: list[str]
     summary: str
-    shares: list[str] = []
-    streams: StreamsRow | None = None
+    shares: list[str] = []  # lines about a share group's partitions
+    streams: StreamsRow | None = None  # a streams group's processes
 
 
 def group_page(
@@ -110,7 +96,7 @@ def group_page(
     hour.
 
     If `analysis` is None, `facts` must have a view. `only_time` omits members and committed offsets, which do
-    not depend on the limits. The page lists `notes` before those of the analysis.
+    not depend on the limits. `notes` come before those of the analysis.
     """
     if analysis is None:
         return _page_of_view(facts, limits_ms, now_ms)
@@ -160,7 +146,7 @@ def group_page(
 
 
 def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) -> GroupPage:
-    """Return the page of a group whose whole history has exceeded the topic's retention."""
+    """Return the page of a group whose history has exceeded the topic's retention."""
     view = facts.view
     assert isinstance(view, GroupSnapshot), "a group without a history has a view"
     names = Names([member.member_id for member in view.members])
@@ -203,7 +189,7 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
 
 
 def _waited(r: Rebalance, names: Names) -> str:
-    """Return the wait as text, such as `2.9 s of it waiting for worker-2`, or "" if no member was awaited."""
+    """Return a text such as `2.9 s of it waiting for worker-2`, or ""."""
     if r.is_shared:
         return ""
     came = chain(
@@ -283,11 +269,11 @@ LEAST_PERCENT = 0.3
 
 
 class PhaseBar(Struct, frozen=True):
-    """A bar for a phase, or for a member's part of it. `x` and `width` are in per cent of the rebalance."""
+    """A bar for a phase, or for a member's part of it."""
 
     name: str
     kind: str
-    x: float
+    x: float  # in per cent of the rebalance, as `width`
     width: float
     took: str
 
@@ -303,7 +289,7 @@ class MovedMember(Struct, frozen=True, kw_only=True):
 
 
 class RebalancePage(Struct, frozen=True, kw_only=True):
-    """The data of a rebalance's page. `earlier_ms` and `later_ms` identify its neighbours."""
+    """The data of a rebalance's page."""
 
     group_id: str
     line: RebalanceLine
@@ -311,17 +297,15 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     lines: list[tuple[str, str]]
     phases: list[PhaseBar]
     moves: list[MovedMember]
-    earlier_ms: int | None
+    earlier_ms: int | None  # identifies the neighbour's page, as `later_ms`
     later_ms: int | None
     now_ms: int
 
 
 def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms: int) -> RebalancePage | None:
-    """Return the page of the rebalance that began at a time, or None if there is none.
-
-    If several began in the same millisecond, it is the last one, which replaced the others.
-    """
+    """Return the page of the rebalance that began at `at_ms`, or None."""
     found = report_of(group_id, analysis, now_ms)
+    # Of several in one millisecond, the last, which replaced the others.
     by_time = {r.began_ms: r for r in found.rebalances}
     r = by_time.get(at_ms)
     if r is None:
@@ -341,8 +325,9 @@ def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms:
 
 
 def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
-    """Return the lines of `why` except the moves, which the page has in a table."""
+    """Return the lines of `why`, without the moves."""
     found: list[tuple[str, str]] = []
+    # The page has the moves in a table.
     for label, text in details(r, now_ms, names):
         if label:
             found.append((label, text))

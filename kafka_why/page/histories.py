@@ -37,15 +37,12 @@ Reader: TypeAlias = Callable[[str, int], History]
 
 @dataclass(frozen=True, slots=True)
 class CachedHistory:
-    """A history that was read from the topic at `at_ms`, and extended up to the fleet's `entries_version`.
-
-    It is sufficient for a report since `since_ms`.
-    """
+    """A history that was read from the topic, with later entries of the fleet."""
 
     history: History
-    since_ms: int
-    at_ms: int
-    entries_version: int = 0
+    since_ms: int  # it is sufficient for a report since this time
+    at_ms: int  # when it was read
+    entries_version: int = 0  # of the fleet's entries in it
 
     @property
     def entries(self) -> int:
@@ -56,9 +53,7 @@ K = TypeVar("K", "CachedHistory", "CachedAnalysis")
 
 
 def _cache(known: OrderedDict[str, K], group_id: str, value: K, max_entries: int) -> None:
-    """Cache `value` for a group, and evict the least recently viewed groups above MAX_GROUPS or
-    `max_entries`.
-    """
+    """Cache `value` for a group. Evict the least recently viewed groups above MAX_GROUPS or `max_entries`."""
     known[group_id] = value
     known.move_to_end(group_id)
     while len(known) > 1 and (
@@ -70,8 +65,8 @@ def _cache(known: OrderedDict[str, K], group_id: str, value: K, max_entries: int
 class Histories:
     """A cache of histories. Thread-safe.
 
-    A cached history is extended with the fleet's later entries, unless the fleet identifies entries
-    differently than the reader (`continues` is False).
+    A cached history is extended with the fleet's later entries. If the fleet identifies entries differently
+    than the reader, `continues` is False and nothing is cached.
     """
 
     def __init__(self, reader: Reader, fleet: Fleet, *, continues: bool = True) -> None:
@@ -82,7 +77,7 @@ class Histories:
         self._known: OrderedDict[str, CachedHistory] = OrderedDict()
 
     def read(self, group_id: str, since_ms: int, now_ms: int) -> CachedHistory:
-        """Return the entries that a report since a time needs, perhaps with duplicates.
+        """Return the entries that a report since `since_ms` needs, perhaps with duplicates.
 
         There are none for a group whose whole history has exceeded the topic's retention. Raises
         HistoryUnavailable if the group is unknown, or KafkaError.
@@ -109,9 +104,7 @@ class Histories:
             return History([], frozenset(), from_start=False, records_read=0)
 
     def _continued(self, group_id: str, read: CachedHistory) -> CachedHistory | None:
-        """Return the history with the fleet's later entries, or None if the fleet no longer has all of
-        them.
-        """
+        """Return the history with the fleet's later entries, or None if the fleet has lost some of them."""
         facts = self._fleet.facts(group_id)
         if facts is None:
             return read
@@ -160,22 +153,16 @@ NEWEST_PATIENCE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CachedAnalysis:
-    """The analysis of a group's history from `since_ms` to `until_ms`.
+    """The analysis of a group's history from `since_ms` to `until_ms`."""
 
-    `analysis` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the
-    last one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry,
-    `is_whole` if it was read from the topic. `entries_version` is the version of the fleet's entries that are
-    included, and `entries` their number.
-    """
-
-    analysis: HistoryAnalysis | None
-    rocketmq: list[RocketMqHistoryEntry]
-    from_start: bool
+    analysis: HistoryAnalysis | None  # None for a group without an entry of Kafka's protocol
+    rocketmq: list[RocketMqHistoryEntry]  # the entries, if the last one is of a RocketMQ group
+    from_start: bool  # the history begins with the first retained entry
     since_ms: int
     until_ms: int
-    entries_version: int
-    entries: int
-    is_whole: bool = True
+    entries_version: int  # of the fleet's entries in it
+    entries: int  # their number
+    is_whole: bool = True  # it was read from the topic
     ended_s: float = 0.0
     took_s: float = 0.0
 
@@ -184,9 +171,7 @@ class CachedAnalysis:
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
-        """Return the seconds to wait before computing it again, so that this uses at most a third of a
-        CPU.
-        """
+        """Return the seconds until the next computation, so that these use at most a third of a CPU."""
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
@@ -209,8 +194,8 @@ class Analyses:
     def analysis(
         self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool
     ) -> CachedAnalysis:
-        """Return an analysis of a group for a time range, which may miss entries. When they have been
-        processed, the fleet touches the group.
+        """Return an analysis for a time range. It may lack entries: the fleet touches the group when it has
+        them.
 
         With `is_patient`, wait until only the newest entries of the range are missing. Raises
         HistoryUnavailable if the group is unknown, or KafkaError.
@@ -225,9 +210,8 @@ class Analyses:
         return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
 
     def has_newest(self, group_id: str, now_ms: int) -> bool:
-        """Return True if the group's page would show its newest entries.
-
-        If not, they are being processed, and the fleet touches the group afterwards.
+        """Return True if the group's page would show its newest entries. If not, the fleet touches the group
+        later.
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
@@ -241,9 +225,7 @@ class Analyses:
         return False
 
     def _newest(self, group_id: str, known: CachedAnalysis, now_ms: int) -> CachedAnalysis:
-        """Return an analysis with the newest entries. Return `known` if it is too early to build another one,
-        or if that fails or takes longer than NEWEST_PATIENCE_S.
-        """
+        """Return an analysis with the newest entries, or `known` if that is too early, too slow, or fails."""
         if known.entries_version == self._fleet.entries_version(group_id):
             return known
         if (pause_s := known.pause_s()) > 0:
@@ -283,7 +265,7 @@ class Analyses:
                 self._start(group_id, since_ms, now_ms)
 
     def _wait(self, group_id: str, building: Future[CachedAnalysis], patience_s: float) -> None:
-        """Wait for an analysis. If it is late, the group is touched as soon as it is ready."""
+        """Wait for an analysis. If it is late, it touches the group when it is ready."""
         wait([building], patience_s)
         if not building.done():
             with self._lock:
@@ -320,7 +302,7 @@ class Analyses:
         return made
 
     def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedAnalysis]:
-        """Start to compute an analysis, unless one that begins as early is being computed."""
+        """Start an analysis, unless one that begins as early is being computed."""
         with self._lock:
             for (other_id, other_ms), building in self._building.items():
                 if other_id == group_id and other_ms <= since_ms:
@@ -365,7 +347,7 @@ class Analyses:
         return self._keep(group_id, made)
 
     def _from_fleet(self, group_id: str, known: CachedAnalysis | None) -> CachedAnalysis | None:
-        """Return the analysis of the fleet's entries of the last hour, or None if none are of Kafka's
+        """Return the analysis of the fleet's entries of the last hour, or None without entries of Kafka's
         protocol.
         """
         facts = self._fleet.facts(group_id)

@@ -27,46 +27,38 @@ counted.
 
 
 class MemberGrouping(StrEnum):
-    """The key by which members are grouped into lines: client id or host."""
+    """The key by which members are grouped into lines."""
 
     CLIENT = "client"
     HOST = "host"
 
 
 class GroupRebalances(Struct, frozen=True):
-    """A group in which a client is a member, or was a member when it caused rebalances."""
+    """A group in which a client is a member, or was one when it caused rebalances."""
 
     group_id: str
     rebalances: int
 
 
 class MemberLine(Struct, frozen=True, kw_only=True):
-    """The line of a client id or a host.
-
-    `groups` has at most GROUPS_NAMED of the `groups_number` groups. `partitions` is None if no member's are
-    known. `causes` has the number of rebalances of the last hour by kind of cause.
-    """
+    """The line of a client id or a host."""
 
     name: str
     members: int
-    partitions: int | None
+    partitions: int | None  # None if no member's are known
     rebalances: int
-    causes: dict[str, int]
+    causes: dict[str, int]  # number of rebalances of the last hour by kind of cause
     groups_number: int
-    groups: list[GroupRebalances]
+    groups: list[GroupRebalances]  # at most GROUPS_NAMED
 
 
 class Members(Struct, frozen=True, kw_only=True):
-    """The lines of all clients and hosts, those that caused the most rebalances first.
-
-    `rebalances` counts those of the last hour, `of_nobody` those without a known client as their cause.
-    `groups_without_members` have too many members for their views.
-    """
+    """The lines of all clients and hosts. Those that caused the most rebalances are first."""
 
     lines: dict[MemberGrouping, list[MemberLine]]
-    rebalances: int = 0
-    of_nobody: dict[str, int] = {}
-    groups_without_members: int = 0
+    rebalances: int = 0  # of the last hour
+    of_nobody: dict[str, int] = {}  # rebalances without a known client as their cause
+    groups_without_members: int = 0  # with too many members for their views
 
 
 EMPTY = Members(lines={by: [] for by in MemberGrouping})
@@ -74,33 +66,31 @@ EMPTY = Members(lines={by: [] for by in MemberGrouping})
 
 @dataclass(frozen=True, slots=True)
 class ViewMembers:
-    """A view, and the number of partitions of each member whose assignment is known."""
+    """A view, with the members' numbers of partitions where these are known."""
 
     view: AnyView
     partitions: Mapping[str, int]
 
     def members(self) -> Iterator[tuple[str, str, int | None]]:
-        """Yield the client id, the host and the number of partitions of each member.
-
-        RocketMQ's clients have no host here, and do not report their queues.
-        """
+        """Yield each member's client id, host and number of partitions."""
         if isinstance(self.view, GroupSnapshot):
             for m in self.view.members:
                 yield m.client_id, m.client_host, self.partitions.get(m.member_id)
         else:
+            # RocketMQ's clients have no host here, and do not report their queues.
             for client_id in sorted({consumer.client_id for consumer in self.view.consumers}):
                 yield client_id, "", None
 
     @property
     def is_cut(self) -> bool:
-        """True if the view omits the members, because there are too many."""
+        """True if the view omits its many members."""
         view = self.view
         there = view.members if isinstance(view, GroupSnapshot) else view.consumers
         return view.truncated and not there
 
 
 def view_members(view: AnyView) -> ViewMembers:
-    """Count the partitions of each member, or of none if an assignment is unknown or unreadable."""
+    """Count the partitions of each member, or of none if an assignment is unreadable."""
     if not isinstance(view, GroupSnapshot) or (not view.consumer and view.protocol_type != PROTOCOL_TYPE):
         return ViewMembers(view, {})
     try:
@@ -158,7 +148,7 @@ class MembersSum:
             self._add_cause(group_id, rebalance)
 
     def members(self) -> Members:
-        """Return all lines, those that caused the most rebalances first, then those with the most members."""
+        """Return all lines in the order of rebalances, then of members."""
         return Members(
             lines={MemberGrouping.CLIENT: _lines(self._clients), MemberGrouping.HOST: _lines(self._hosts)},
             rebalances=self._rebalances,
@@ -190,10 +180,7 @@ def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
 
 
 def sentence(members: Members, by: MemberGrouping) -> str:
-    """Return a sentence that names the client or host that caused the most rebalances of the last hour.
-
-    `worker-3 caused 13 of the 14 rebalances of the last hour: 13 x session timeout.`
-    """
+    """Return a sentence that names the client or host that caused the most rebalances of the last hour."""
     whole = members.rebalances
     if not whole:
         return "No group has rebalanced in the last hour."
@@ -219,7 +206,7 @@ def _named(name: str, by: MemberGrouping) -> str:
 
 
 def causes_text(causes: Mapping[str, int]) -> str:
-    """Return causes as text: `13 x session timeout, 1 x member joined`."""
+    """Return a text such as `13 x session timeout, 1 x member joined`."""
     return ", ".join(f"{number} x {kind}" for kind, number in causes.items())
 
 
@@ -227,13 +214,13 @@ _COMMON_CAUSES = (CauseKind.SESSION_TIMEOUT, CauseKind.MEMBER_JOINED, CauseKind.
 
 
 def columns_of(line: MemberLine) -> Iterator[int]:
-    """Yield the numbers of rebalances by session timeouts, joins, leaves, and other causes."""
+    """Yield the numbers of rebalances by the common causes, and by all other causes."""
     yield from (line.causes.get(kind, 0) for kind in _COMMON_CAUSES)
     yield sum(number for kind, number in line.causes.items() if kind not in _COMMON_CAUSES)
 
 
 class MembersSelection(Struct, frozen=True, kw_only=True):
-    """The filter and order of the lines. It comes from the address, so that a reader can share it."""
+    """The filter and order of the lines. A reader can share it as an address."""
 
     by: MemberGrouping = MemberGrouping.CLIENT
     text: str = ""
@@ -241,7 +228,7 @@ class MembersSelection(Struct, frozen=True, kw_only=True):
     page: int = 1
 
     def of(self, members: Members) -> list[MemberLine]:
-        """Return the lines whose name contains the search text, in the wanted order."""
+        """Return the lines whose name contains `text`, in the order of `sort`."""
         wanted = self.text.casefold()
         found = [line for line in members.lines[self.by] if wanted in line.name.casefold()]
         order = _ORDERS.get(self.sort)

@@ -43,21 +43,18 @@ class GroupProtocol(StrEnum):
 
 
 class GroupLine(Struct, frozen=True, kw_only=True):
-    """A group in the list. `rebalances` are those of the last hour.
-
-    `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in time; each is None if
-    unknown for all partitions. `not_stable` is, for each interval of the last hour, the fraction from 0 to 1
-    in which the group was neither Stable nor Empty. It is [] if there was no such time.
-    """
+    """A group in the list."""
 
     group_id: str
     protocol: GroupProtocol
     state: str
     since_ms: int
     members: int
-    lag_records: int | None
-    lag_ms: int | None
-    rebalances: int
+    lag_records: int | None  # sum of the partitions' lags; None if unknown for all
+    lag_ms: int | None  # greatest lag in time; None if unknown for all
+    rebalances: int  # of the last hour
+    # For each interval of the last hour, the fraction in which the group was neither Stable nor Empty; [] if
+    # there was no such time.
     not_stable: list[float]
     changed_ms: int | None
     change: str
@@ -69,22 +66,18 @@ class GroupLine(Struct, frozen=True, kw_only=True):
 
 
 class _LastHour(NamedTuple):
-    """The last hour of a group, computed from its entries.
-
-    It is valid until a new entry, or until `until_ms`, when the oldest rebalance becomes older than an hour.
-    `reason` is the view's reason of the last rebalance, and `change` the same with the names of members.
-    """
+    """The last hour of a group, computed from its entries. It is valid until there is a new entry."""
 
     version: int
-    until_ms: float
+    until_ms: float  # end of the validity: the oldest rebalance is then older than an hour
     report: Report | None
     not_settled: list[Span]
-    reason: str
-    change: str
+    reason: str  # of the last rebalance, as in the view
+    change: str  # `reason` with the names of members
 
 
 class OverviewThread(BackgroundThread):
-    """A thread that keeps recomputing the lines, so that no reader waits for them."""
+    """A thread that computes the lines again and again, so that no reader waits for them."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__("page-overview")
@@ -114,8 +107,9 @@ class OverviewThread(BackgroundThread):
 
 
 class Overview:
-    """The lines of all groups. Data from a group's entries is computed again when they change. Not
-    thread-safe.
+    """The lines of all groups. Not thread-safe.
+
+    The data from a group's entries is computed again when they change.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -126,7 +120,7 @@ class Overview:
         """The clients and hosts of all groups, as the last call of `lines` with `with_members` found them."""
 
     def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
-        """Return a line for each existing group, the unwell ones first, then those that rebalanced most.
+        """Return a line for each existing group. Unwell groups are first, then those that rebalanced most.
 
         `with_members` also computes the clients and hosts.
         """
@@ -228,11 +222,9 @@ def _last_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _LastHour
 
 
 def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
-    """Yield the group's states. The first one also covers the time before the first entry, unless the group
-    is new.
-    """
+    """Yield the group's states."""
     first = analysis.first
-    if first.seq > 1:
+    if first.seq > 1:  # the group is older than its first entry
         yield Span(first.from_state, 0, first.at_ms)
     yield from analysis.states
 
@@ -242,7 +234,7 @@ def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
-    """Return the fraction of each interval of the last hour that these spans cover."""
+    """Return the fraction of each interval of the last hour that `spans` cover."""
     begin_ms, step_ms = now_ms - WINDOW_MS, WINDOW_MS / INTERVALS
     filled = [0.0] * INTERVALS
     for span in spans:
@@ -257,7 +249,7 @@ def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
 
 
 class GroupSelection(Struct, frozen=True, kw_only=True):
-    """The filter and order of the lines. It comes from the address, so that a reader can share it."""
+    """The filter and order of the lines. A reader can share it as an address."""
 
     text: str = ""
     state: str = ""

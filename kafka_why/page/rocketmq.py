@@ -45,35 +45,32 @@ MAX_NOTIFICATIONS = 200
 
 
 class ChangeLine(Struct, frozen=True, kw_only=True):
-    """A change in one line. `told` names the clients that the coordinator notified, or is ""."""
+    """A change in one line."""
 
     number: int
     at_ms: int
     sentence: str
     reason: str
-    told: str
+    told: str  # clients that the coordinator notified, or ""
     clients: int | None
     is_trap: bool
 
 
 class RocketMqPage(Struct, frozen=True, kw_only=True):
-    """The data of a RocketMQ group's page. `clients` is None if the history does not have them all. `polled`
-    is what polls of its cluster show, or why they show nothing, or None if it is not polled.
-
-    `text` is the report of `why`, and numbers the changes as the lines do.
-    """
+    """The data of a RocketMQ group's page."""
 
     group_id: str
     now_ms: int
     sentence: str
     findings: list[str]
-    clients: int | None
+    clients: int | None  # None if the history does not have them all
     since_ms: int
     topics: list[str] | None
     picture: TimelinePicture
     changes: list[ChangeLine]
     changes_number: int
-    text: str
+    text: str  # the report of `why`, with the same numbers of changes
+    # What polls of the cluster show, or why they show nothing; None if it is not polled.
     polled: PolledPage | str | None = None
 
 
@@ -86,7 +83,7 @@ def rocketmq_page(
     unfolded: bool = False,
     polled: PolledPage | str | None = None,
 ) -> RocketMqPage:
-    """Return the page of a group with at least one entry, with the changes between the limits."""
+    """Return the page of a group with at least one entry, with the changes within `limits_ms`."""
     whole = report(group_id, entries, now_ms)
     shown = report(group_id, entries, now_ms, limits_ms[0])
     within = [change for change in shown.changes if change.at_ms <= limits_ms[1]]
@@ -108,7 +105,7 @@ def rocketmq_page(
 
 
 def _sentence(within: Sequence[Change], whole: Report, clients: int) -> str:
-    """Return a summary: `It has 3 clients. They changed 4 times in this time: 2 x client connected, ...`"""
+    """Return a text such as `It has 3 clients. It changed 4 times in this time: 2 x client connected, ...`"""
     least = "" if whole.complete else "at least "
     there = f"It has {least}{count(clients, 'client')}" if clients or least else "It has no clients"
     if not within:
@@ -133,7 +130,7 @@ def _line(change: Change) -> ChangeLine:
 
 
 def _change_text(change: Change) -> str:
-    """Return a change as text, such as `client left: worker-2`."""
+    """Return a text such as `client left: worker-2`."""
     names = [one.client_id for one in change.traps] or [
         c.client_id for c in change.concerned if c.client_id is not None
     ]
@@ -142,7 +139,7 @@ def _change_text(change: Change) -> str:
 
 @dataclass(slots=True)
 class _ClientLane(StateTimeline):
-    """A client over time. A span's "number of partitions" is here its number of connections."""
+    """A client over time. The `partitions` of its spans are its numbers of connections."""
 
     gone: list[tuple[int, str]] = field(default_factory=list)
     notified: list[int] = field(default_factory=list)
@@ -150,12 +147,12 @@ class _ClientLane(StateTimeline):
 
     @property
     def connections(self) -> int:
-        """The number of connections at the end of the history, 0 if the client has left."""
+        """The number of connections at the end of the history. It is 0 if the client has left."""
         return (self.partitions or 0) if self.is_open else 0
 
 
 def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
-    """Return the lanes of all clients, ordered by when they first connected."""
+    """Return the lanes of all clients, in the order of their first connections."""
     lanes: dict[str, _ClientLane] = {}
     incarnation = ""
     for change in changes:
@@ -178,7 +175,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
 
 
 def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) -> None:
-    """Record that from this time on, each client has its number of connections in `there`, or none."""
+    """Record each client's number of connections from this time on. A client that is not `there` has none."""
     for client_id in there:
         lanes.setdefault(client_id, _ClientLane(client_id))
     for client_id, lane in lanes.items():
@@ -218,7 +215,7 @@ def _band_text(change: Change) -> str:
 
 
 def _point(scale: TimeScale, at_ms: int) -> float:
-    """Return the position of a moment. A mark at the end of the picture is moved inside it."""
+    """Return the position of a moment. A mark at the end of the picture is moved into it."""
     return min(scale.x(at_ms), 100 - LEAST_PERCENT)
 
 
@@ -254,7 +251,7 @@ def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
 
 
 def _notifications(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
-    """Yield the position and text of each notification of a client, merged where positions are equal."""
+    """Yield the positions and texts of a client's notifications, one for each position."""
     within = [at_ms for at_ms in lane.notified if scale.has(at_ms)][-MAX_NOTIFICATIONS:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
         yield x, f"{lane.member_id} was notified that the clients have changed"

@@ -34,26 +34,27 @@ _PAUSE_S = 1.0
 
 
 class PolledPage(Struct, frozen=True, kw_only=True):
-    """The data of a group's page. `text` is the report of `why`."""
+    """The data of a group's page."""
 
     group_id: str
     now_ms: int
     report: PollReport
-    text: str
+    text: str  # the report of `why`
 
 
 @dataclass(slots=True)
 class _Watched:
-    """The last polls of a group. `polling` is held during the first one."""
+    """The last polls of a group."""
 
     polls: deque[GroupPoll] = field(default_factory=lambda: deque(maxlen=4))
-    polling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    polling: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during the first poll
     until_s: float = 0.0
 
 
 class ClusterFollower(FollowerThread):
-    """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped. If it `is_beside` a history,
-    it polls only the groups that readers look at, and touches them.
+    """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped.
+
+    If it `is_beside` a history, it polls only the groups that readers look at, and touches them.
     """
 
     def __init__(self, servers: RocketMqServers, fleet: Fleet, *, is_beside: bool = False) -> None:
@@ -67,15 +68,16 @@ class ClusterFollower(FollowerThread):
         self._failed = 0
 
     def page(self, group_id: str) -> PolledPage:
-        """Return a group's page by a poll of some seconds ago at most, for any thread.
+        """Return a group's page by a poll of at most some seconds ago. For any thread.
 
-        Raises ClusterUnavailable, and HistoryUnavailable if the group is unknown.
+        Raises ClusterUnavailable, or HistoryUnavailable if the group is unknown.
         """
         return self._page(group_id, PATIENCE_S)
 
     def page_beside(self, group_id: str) -> PolledPage | str:
-        """Return a group's page as `page` does, or the reason why there is none. If the group is still being
-        polled, it is touched afterwards.
+        """Return a group's page as `page` does, or the reason why there is none.
+
+        A group that is still being polled is touched afterwards.
         """
         try:
             return self._page(group_id, BESIDE_PATIENCE_S)
@@ -98,7 +100,7 @@ class ClusterFollower(FollowerThread):
         return PolledPage(group_id=group_id, now_ms=now_ms(), report=report, text=text)
 
     def remarks(self) -> list[str]:
-        """Return the remarks that say where the page's data is from, and what is missing."""
+        """Return remarks on the page's source, and on what is missing."""
         found = [f"made of polls of the RocketMQ cluster at {self._servers}"]
         if self._failed:
             found.append(f"{count(self._failed, 'group')} that the brokers do not show may be missing")
@@ -128,7 +130,6 @@ class ClusterFollower(FollowerThread):
                 raise asyncio.CancelledError
 
     async def _poll_all(self) -> None:
-        """Poll the clients of all groups in rounds."""
         while True:
             try:
                 await self._round()

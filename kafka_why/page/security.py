@@ -35,9 +35,9 @@ _Message = MutableMapping[str, Any]
 
 
 class Access:
-    """The access rules. `has_password` checks a user's name and password, `token` is a bearer token.
+    """The access rules. `has_password` checks a user's name and password. `token` is a bearer token.
 
-    If both are None, everyone who reaches the page by one of the names in `hosts` has access.
+    If both are None, the page answers everyone by the names in `hosts`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Access:
         return self._has_password is not None or self._token is not None
 
     def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
-        """Return the response to a forbidden request, or None if the request is allowed."""
+        """Return the response to a forbidden request, or None if it is allowed."""
         if method not in _READS:
             return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READS)})
         if _is_of_other_site(headers):
@@ -114,7 +114,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _is_of_other_site(headers: Headers) -> bool:
-    """Return True if a browser reports that another site reads the page, and does not merely link to it."""
+    """Return True if a browser reports that another site reads the page. A link is no reading."""
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
     return site not in ("none", "same-origin") and mode != "navigate"
 

@@ -31,13 +31,11 @@ from kafka_why.why.offsets_topic import read_offsets_topic
 
 
 class _DataSource(NamedTuple):
-    """A source of the page's data: `followers` are the threads to start, the other fields those of
-    `PageSources`.
-    """
+    """A source of the page's data. Other fields are those of `PageSources`."""
 
     fleet: Fleet
     histories: Histories
-    followers: tuple[BackgroundThread, ...]
+    followers: tuple[BackgroundThread, ...]  # threads to start
     read_age_s: Callable[[], float]
     service_topics: ServiceTopics | None = None
     deliveries: DeliveriesCache = NO_DELIVERIES
@@ -113,7 +111,7 @@ class Page(Startable):
     `source` is where the data is, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
     only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
     connect to, `metrics_url` that of the coordinator's metrics, `log` the location of its log. Each is None
-    if unknown; without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also
+    if unknown. Without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also
     shows groups that use the broker's own coordinator, because none should. With `rocketmq` the pages of
     RocketMQ groups also have what polls of that cluster show.
     """
@@ -170,7 +168,7 @@ class Page(Startable):
         self._web.start()
 
     def stop(self) -> None:
-        """Stop the threads and the server. This takes at most as long as one request to the brokers."""
+        """Stop the threads and the server. This takes at most one request to the brokers."""
         self._web.stop()
         if self._broker_groups is not None:
             self._broker_groups.stop()
@@ -180,7 +178,7 @@ class Page(Startable):
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if an address is reachable only from this machine."""
+    """Return True if `host` is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

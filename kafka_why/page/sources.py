@@ -20,30 +20,26 @@ from kafka_why.service_state import StateReader
 class PageSources(NamedTuple):
     """The sources of the page's data.
 
-    `lines` are all groups and `members` their clients and hosts, both at least as new as the fleet's
-    `lines_version`. `read_age_s` is the age of the last read of the topics. `service_topics` is None for the
-    brokers' own topic, and `remarks` say how much of that was read. `service_state` and `log` are None if the
-    coordinator's are unknown. `broker_groups` are those of the embedded broker's coordinator. `polled`
-    returns the page of a group of a RocketMQ cluster, and `polled_beside` what to show of one beside its
-    history.
+    `lines` and `members` are at least as new as the fleet's `lines_version`.
     """
 
     fleet: Fleet
-    lines: Callable[[], list[GroupLine]]
-    members: Callable[[], Members]
+    lines: Callable[[], list[GroupLine]]  # all groups
+    members: Callable[[], Members]  # clients and hosts of all groups
     lines_version: Callable[[], int]
     histories: Histories
     analyses: Analyses
-    read_age_s: Callable[[], float]
-    service_topics: ServiceTopics | None
-    service_state: StateReader | None
+    read_age_s: Callable[[], float]  # age of the last read of the topics
+    service_topics: ServiceTopics | None  # None for the brokers' own topic
+    service_state: StateReader | None  # as `log`, None if the coordinator's is unknown
     connect_to: str
     deliveries: DeliveriesCache = NO_DELIVERIES
     log: CoordinatorLog | None = None
-    broker_groups: Callable[[], list[BrokerGroup]] = list
-    remarks: Callable[[], list[str]] = list
+    broker_groups: Callable[[], list[BrokerGroup]] = list  # of the embedded broker's coordinator
+    remarks: Callable[[], list[str]] = list  # how much of the brokers' own topic was read
     now_ms: Callable[[], int] = now_ms
-    polled: Callable[[str], PolledPage] | None = None
+    polled: Callable[[str], PolledPage] | None = None  # page of a group of a RocketMQ cluster
+    # What to show beside the history of a RocketMQ group.
     polled_beside: Callable[[str], PolledPage | str] | None = None
 
 
@@ -53,7 +49,7 @@ HOLD_S = 5.0
 
 @dataclass(eq=False)
 class LiveReader:
-    """An open page with live updates. Another page may take its slot."""
+    """An open page with live updates, whose slot another page may take."""
 
     has_ended: bool = False
 
@@ -70,7 +66,9 @@ class HeldVersion:
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
-        """Return the version to send to the page. `is_shown` is called only if the version is new."""
+        """Return the version to send to the page. A new version needs `is_shown`, which is called only
+        then.
+        """
         if self._sent is not None and newest != self._sent:
             if self._held_from_s is None:
                 self._held_from_s = now_s

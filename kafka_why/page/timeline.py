@@ -54,9 +54,9 @@ _MARKS: dict[str, str] = {
 
 
 class Mark(Struct, frozen=True):
-    """A stretch of a lane: its kind, its text, and `x` and `width` in per cent."""
+    """A stretch of a lane."""
 
-    x: float
+    x: float  # in per cent, as `width`
     width: float
     kind: str
     text: str
@@ -64,47 +64,45 @@ class Mark(Struct, frozen=True):
 
 
 class LaneRow(Struct, frozen=True):
-    """The lane of a client: of one member, or of successive members, because a restarted client is a new one.
-
-    `gone` are the positions at which a member was removed or left, with the reasons. `told` are the positions
-    at which a client of RocketMQ was notified of a change.
+    """The lane of a client: of one member, or of successive members, because a restarted client is a new
+    one.
     """
 
     name: str
     member_ids: list[str]
     y: int
     marks: list[Mark]
-    gone: list[tuple[float, str]]
-    told: list[tuple[float, str]] = []
+    gone: list[tuple[float, str]]  # positions at which a member was removed or left, with reasons
+    told: list[tuple[float, str]] = []  # positions at which a client of RocketMQ was notified of a change
 
 
 class Band(Struct, frozen=True):
-    """A rebalance, from its beginning to its end. `at_ms` identifies its page."""
+    """A rebalance, from its beginning to its end."""
 
     x: float
     width: float
     number: int
-    at_ms: int
+    at_ms: int  # identifies its page
     text: str
 
 
 class Tick(Struct, frozen=True):
-    """A time on the axis: `iso` for the reader's zone, `text` in UTC."""
+    """A time on the axis."""
 
     x: float
-    iso: str
-    text: str
+    iso: str  # for the reader's zone
+    text: str  # in UTC
 
 
 class TimelinePicture(Struct, frozen=True, kw_only=True):
-    """The data of the drawing. `folded` is the number of hidden lanes."""
+    """The data of the drawing."""
 
     from_ms: int
     to_ms: int
     lanes: list[LaneRow]
     bands: list[Band]
     ticks: list[Tick]
-    folded: int
+    folded: int  # number of hidden lanes
     height: int
 
 
@@ -119,7 +117,7 @@ def timeline(
     *,
     unfolded: bool = False,
 ) -> TimelinePicture:
-    """Return the picture between two times. `removals` and `clients` are as in `kafka_why.why.report`."""
+    """Return the picture within `limits_ms`. `removals` and `clients` are as in `kafka_why.why.report`."""
     scale = TimeScale(*limits_ms)
     removed: _Removals = {(entry.member_id, entry.at_ms): entry for entry in removals}
     seen = [lane for lane in lanes if scale.shows(lane.spans, now_ms)]
@@ -159,7 +157,7 @@ class TimeScale:
         return percent * (self.to_ms - self.from_ms) / 100
 
     def place(self, from_ms: int, to_ms: int) -> tuple[float, float] | None:
-        """Return the position and the width of the part within the limits, or None if there is none."""
+        """Return the position and the width of the part within the limits, or None."""
         from_ms, to_ms = max(from_ms, self.from_ms), min(to_ms, self.to_ms)
         if from_ms >= to_ms:
             return None
@@ -167,12 +165,12 @@ class TimeScale:
         return x, max(round(self.x(to_ms) - x, 3), LEAST_PERCENT)
 
     def shows(self, spans: Sequence[Span], now_ms: int) -> bool:
-        """Return True if a part of these successive spans is within the limits."""
+        """Return True if one of these successive spans is partly within the limits."""
         within = self._within(spans, now_ms)
         return any(self.place(spans[i].from_ms, end_ms(spans[i], now_ms)) for i in within)
 
     def within(self, spans: Sequence[Span], now_ms: int) -> Sequence[Span]:
-        """Return the spans that overlap the limits, and perhaps one more that begins now."""
+        """Return the spans that overlap the limits. There may be one more, which begins now."""
         within = self._within(spans, now_ms)
         return spans[within.start : within.stop]
 
@@ -190,7 +188,7 @@ _Removals = dict[tuple[MemberId | None, int | None], HistoryEntry]
 
 
 def _by_client(lanes: Iterable[StateTimeline], clients: Mapping[MemberId, str]) -> list[_Client]:
-    """Group the lanes of members with the same name if their lifetimes do not overlap."""
+    """Group the lanes of members with one name, if their lifetimes do not overlap."""
     found: list[_Client] = []
     of_name: dict[str, list[list[StateTimeline]]] = {}
     for lane in lanes:
@@ -217,7 +215,7 @@ def most_notable(rows: Sequence[T], weight: Callable[[T], int]) -> Sequence[T]:
 
 
 def shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
-    """Return the limits that a picture shows, without the time before the history except a margin."""
+    """Return the limits of a picture. The time before the history is cut, except for a margin."""
     from_ms, to_ms = limits_ms
     return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
 
@@ -246,7 +244,7 @@ def _row(
 
 
 def _with_silence(spans: Sequence[Span], removal: HistoryEntry) -> Iterator[Span]:
-    """Yield the spans of a member until its removal. After a session timeout the last ones are SILENT."""
+    """Yield the spans of a member until its removal. A session timeout makes the last ones SILENT."""
     silence = _SILENCE.search(removal.reason)
     if silence is None:
         yield from spans
@@ -275,7 +273,7 @@ def _marks(name: str, spans: Sequence[Span], scale: TimeScale, now_ms: int, most
 
 
 def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[Span]]:
-    """Yield runs of spans: successive spans shorter than `least_ms` are joined until they are as long."""
+    """Yield runs of successive spans. Spans shorter than `least_ms` are joined until the run is as long."""
     run: list[Span] = []
     began_ms = ended_ms = 0
     for span in spans:
@@ -293,7 +291,7 @@ def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[
 
 
 def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -> Mark:
-    """Return the mark of a run, of the kind that lasted longest, or SILENT if the member was silent."""
+    """Return the mark of a run: SILENT if the member was silent, else of the kind that lasted longest."""
     lasted: dict[tuple[str, int | None], int] = {}
     for span in run:
         state = span.what, span.partitions
@@ -317,7 +315,7 @@ def _state_text(what: str, partitions: int | None) -> str:
 
 
 def _bands(rebalances: Iterable[Rebalance], names: Names, scale: TimeScale, now_ms: int) -> Iterator[Band]:
-    """Yield the bands. A band that the previous one covers, up to a pixel, is omitted."""
+    """Yield the bands, without those that the previous one covers up to a pixel."""
     last: Band | None = None
     for r in rebalances:
         place = scale.place(r.began_ms, max(rebalance_end_ms(r, now_ms), r.began_ms + 1))
@@ -341,9 +339,10 @@ def end_ms(span: Span, now_ms: int) -> int:
 
 
 def rebalance_end_ms(r: Rebalance, now_ms: int) -> int:
-    """Return the end of a rebalance: now if it is in progress, or its beginning if its end is lost."""
+    """Return the end of a rebalance. If it is in progress, that is now."""
     if r.ended_ms is not None:
         return r.ended_ms
+    # Its beginning if its end is lost.
     return max(now_ms, r.began_ms) if r.outcome is RebalanceOutcome.UNDER_WAY else r.began_ms
 
 

@@ -42,10 +42,7 @@ log = structlog.get_logger()
 
 
 class _DeadLetter(Struct, frozen=True):
-    """The displayed fields of `kafka_why.contract.codec.DeadLetter`.
-
-    Another version may have other reasons.
-    """
+    """The displayed fields of a dead letter. Another version may have other reasons."""
 
     reason: str
     message: str
@@ -55,7 +52,7 @@ class _DeadLetter(Struct, frozen=True):
 
 
 class DeadLetterLine(Struct, frozen=True):
-    """A dead letter: its time, the record's id and key as text, and the reason."""
+    """A dead letter, with the record's id and key as text."""
 
     at_ms: int
     reason: str
@@ -66,7 +63,7 @@ class DeadLetterLine(Struct, frozen=True):
 
 
 class PendingTransactionLine(Struct, frozen=True):
-    """A group's offsets that have been pending in a transaction since a time."""
+    """A group's offsets that have been pending in a transaction since `at_ms`."""
 
     at_ms: int
     group_id: str
@@ -75,30 +72,23 @@ class PendingTransactionLine(Struct, frozen=True):
 
 
 class ServiceFacts(Struct, frozen=True, kw_only=True):
-    """The content of the coordinator's own topics.
+    """The content of the coordinator's own topics."""
 
-    `is_complete` is true when they have been read to their ends. `is_observed` is true for an observer's
-    topics, which have dead letters but neither claims nor clock records. `clock_ms` is the append time of the
-    last clock record that was seen. `is_silent` is true if the last poll found none, and None before the
-    first poll. `dead_letters` are those of the last hour, the newest first, and `has_more` is True if some
-    are omitted. `pending` are the oldest of `pending_number` pending transactions.
-    """
-
-    is_complete: bool
+    is_complete: bool  # they have been read to their ends
     claim: Claim | None
-    clock_ms: int | None
-    is_silent: bool | None
-    dead_letters: list[DeadLetterLine]
-    has_more: bool
-    pending: list[PendingTransactionLine]
+    clock_ms: int | None  # append time of the last clock record that was seen
+    is_silent: bool | None  # the last poll found no clock record; None before the first poll
+    dead_letters: list[DeadLetterLine]  # of the last hour, the newest first
+    has_more: bool  # some dead letters are omitted
+    pending: list[PendingTransactionLine]  # the oldest of `pending_number` transactions
     pending_number: int
-    is_observed: bool = False
+    is_observed: bool = False  # an observer's topics, without claims and clock records
 
 
 class ServiceTopics:
     """The content of the coordinator's own topics, updated from their records. Thread-safe.
 
-    `facts` returns a copy. For `is_observed` see ServiceFacts.
+    For `is_observed` see ServiceFacts.
     """
 
     def __init__(self, *, is_observed: bool = False) -> None:
@@ -140,7 +130,7 @@ class ServiceTopics:
                 self._drop_before(self._dead_letters.popleft().at_ms)
 
     def leave_out_dead_letters(self, at_ms: int) -> None:
-        """Record that dead letters before this time are skipped, because there are too many."""
+        """Record that dead letters before this time are skipped: there are too many."""
         with self._lock:
             self._drop_before(at_ms)
 
@@ -156,7 +146,7 @@ class ServiceTopics:
                 )
 
     def apply_clock(self, at_ms: int | None) -> None:
-        """Apply the result of a poll for clock records: the time of one, or None if there was none."""
+        """Apply a poll for clock records: the time of one, or None."""
         with self._lock:
             self._is_silent = at_ms is None
             self._clock_ms = self._clock_ms if at_ms is None else at_ms
@@ -195,7 +185,7 @@ _pending = msgspec.json.Decoder(PendingTransaction)
 class ServiceFollower(FollowerThread):
     """A thread that feeds a ServiceTopics until stopped. It survives an outage of the brokers.
 
-    `reader` names its user in warnings.
+    `reader` is the name of its user in warnings.
     """
 
     def __init__(
@@ -265,7 +255,7 @@ class ServiceFollower(FollowerThread):
             log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
     def _poll_clock(self, clock: TopicReader) -> None:
-        """Poll for a clock record. One partition is enough, because a ticker appends to all of them."""
+        """Poll for a clock record. A ticker appends to all partitions, so one is enough."""
         clock.start(end=[TopicPartition(self._layout.requests_topic, 0)])
         give_up_s = time.monotonic() + CLOCK_POLL_S
         while time.monotonic() < give_up_s and not self._stopped.is_set():
@@ -282,10 +272,10 @@ class ServiceFollower(FollowerThread):
 
 
 class GroupsFollower(FollowerThread):
-    """A thread that feeds a fleet from the topics. Stopping it takes one poll of the brokers at most.
+    """A thread that feeds a fleet from the topics. Stopping it takes at most one poll.
 
-    It survives an outage of the brokers, and reads the missed records later. `reader` names its user in
-    warnings.
+    It survives an outage of the brokers, and reads the missed records later. `reader` is the name of its user
+    in warnings.
     """
 
     def __init__(
@@ -303,7 +293,7 @@ class GroupsFollower(FollowerThread):
             self._follow(reader, admin, self._start(reader))
 
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
-        """Assign the topics to the reader. Return the offsets up to which it must read before the page is
+        """Assign the topics to the reader. Return the offsets that it must reach before the page is
         complete.
         """
         layout = self._layout

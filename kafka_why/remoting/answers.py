@@ -48,24 +48,21 @@ class ConsumerConnection(_Answer, frozen=True):
 
 
 class ProcessQueueInfo(_Answer, frozen=True):
-    """The state of a queue at the client that holds it. `last_consume_timestamp` is in ms, or 0 if the client
-    has consumed nothing.
-    """
+    """The state of a queue at the client that holds it."""
 
     cached_msg_count: int = 0
     locked: bool = False
     droped: bool = False  # RocketMQ's own spelling
-    last_consume_timestamp: int = 0
+    last_consume_timestamp: int = 0  # in ms; 0 if the client has consumed nothing
 
 
 class RunningInfo(Struct, frozen=True):
-    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues from which the client
-    pops messages, without counts and times.
-    """
+    """A client's answer to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str]
     subscription_set: tuple[TopicSubscription, ...]
     mq_table: dict[MessageQueue, ProcessQueueInfo]
+    # Queues from which the client pops messages, without counts and times.
     mq_pop_table: dict[MessageQueue, ProcessQueueInfo]
 
 
@@ -129,7 +126,7 @@ def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
 
 
 def decode_request_modes(body: bytes) -> dict[str, dict[str, RequestModeSetting]]:
-    """Decode the answer to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic and group. Raises MalformedFrame."""
+    """Decode the answer to GET_ALL_MESSAGE_REQUEST_MODE: by topic and group. Raises MalformedFrame."""
     return decode_leniently(body, _RequestModes).message_request_mode_map
 
 
@@ -147,19 +144,19 @@ _DEPTH_OF_ADDRESSES = 4
 
 
 class BrokerData(Struct, frozen=True, rename="camel"):
-    """A broker name with the addresses of its master (id 0) and slaves."""
+    """A broker name."""
 
     broker_name: str
-    broker_addrs: dict[int, str]
+    broker_addrs: dict[int, str]  # of the master (id 0) and the slaves
     cluster: str | None = None
 
 
 class QueueData(Struct, frozen=True, rename="camel"):
-    """The queues of a topic at a broker name. `perm` has the bits of PermName: 4 read, 2 write."""
+    """The queues of a topic at a broker name."""
 
     broker_name: str
     read_queue_nums: int
-    perm: int
+    perm: int  # bits of PermName: 4 read, 2 write
 
 
 class TopicRouteData(Struct, frozen=True, rename="camel"):
@@ -186,7 +183,7 @@ def decode_cluster(body: bytes) -> ClusterInfo:
 
 
 def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
-    """Return the answer with each address of a broker mapped, and every other byte unchanged.
+    """Return the answer with each broker's address mapped, and every other byte unchanged.
 
     Raises MalformedFrame, and the errors of `map_address`.
     """

@@ -94,7 +94,7 @@ class ModeSetting(Struct, frozen=True):
 
 
 class _Body(Struct, rename="camel"):
-    """A JSON object of a body. Optional fields are UNSET by default, so that repeated names can be found."""
+    """A JSON object of a body. Optional fields are UNSET by default, to find repeated names."""
 
 
 class _Subscription(_Body):
@@ -164,16 +164,13 @@ _MODE_SETTING = Decoder(_ModeSetting), names_of(_ModeSetting)
 
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
-    """Decode the body of HEART_BEAT. Raises MalformedFrame.
-
-    A repeated group or topic is refused, because a broker reads these sets in any order, and keeps the last
-    entry.
-    """
+    """Decode the body of HEART_BEAT. Raises MalformedFrame."""
     sent = _decode(body, _HEARTBEAT)
     consumers, producers = sent.consumer_data_set or [], sent.producer_data_set or []
     subscriptions = sum(len(consumer.subscription_data_set or ()) for consumer in consumers)
     if len(consumers) + len(producers) > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX:
         raise MalformedFrame(f"{len(consumers) + len(producers)} groups, {subscriptions} subscriptions")
+    # A broker reads these sets in any order, and keeps the last of equal names.
     _check_once([consumer.group_name for consumer in consumers])
     return HeartbeatData(
         client_id=sent.client_id,
@@ -220,12 +217,12 @@ def encode_consumer_list(client_ids: Collection[str]) -> bytes:
 
 
 def encode_lock_ok(queues: Iterable[MessageQueue]) -> bytes:
-    """Encode the answer to LOCK_BATCH_MQ: the queues that are locked."""
+    """Encode the answer to LOCK_BATCH_MQ. `queues` are locked."""
     return msgspec.json.encode({"lockOKMQSet": list(map(_queue, queues))})
 
 
 def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> bytes:
-    """Encode the answer to QUERY_ASSIGNMENT. None makes the client keep its queues."""
+    """Encode the answer to QUERY_ASSIGNMENT. With None, the client keeps its queues."""
     if assignments is None:
         return b"{}"
     encoded = [{"messageQueue": _queue(it.message_queue), "mode": it.mode} for it in assignments]

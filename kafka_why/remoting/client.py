@@ -28,15 +28,15 @@ _LANGUAGE = "PYTHON"
 
 
 class AclCredentials(NamedTuple):
-    """The keys of an account in RocketMQ's ACL 1.0 or 2.0. A temporary account has a security token, too."""
+    """The keys of an account in RocketMQ's ACL 1.0 or 2.0."""
 
     access_key: str
     secret_key: str
-    security_token: str | None = None
+    security_token: str | None = None  # of a temporary account
 
 
 def signed(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentials) -> dict[str, str]:
-    """Return the extFields of a request with its signature. Source: AclClientRPCHook, AclUtils."""
+    """Return a request's extFields with its signature. Source: AclClientRPCHook, AclUtils."""
     fields = {**ext_fields, "AccessKey": credentials.access_key}
     if credentials.security_token is not None:
         fields["SecurityToken"] = credentials.security_token
@@ -46,9 +46,9 @@ def signed(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentia
 
 
 class RemotingClient:
-    """A connection to a server. Several requests may be in flight at the same time.
+    """A connection to a server. Several requests may be in flight.
 
-    A connection that has failed is not opened again: every later request raises ConnectionError.
+    After a failure it is not opened again: every later request raises ConnectionError.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class RemotingClient:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Self:
-        """Connect to `host:port`. `timeout_s` limits connecting, and by default each request.
+        """Connect to `host:port`. Raises OSError, which includes TimeoutError.
 
-        Raises OSError, which includes TimeoutError.
+        `timeout_s` limits connecting and, by default, each request.
         """
         host, _, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -96,10 +96,10 @@ class RemotingClient:
         body: bytes = b"",
         timeout_s: float | None = None,
     ) -> tuple[Header, bytes]:
-        """Send a request, and return the header and body of its response, whatever its code.
+        """Send a request. Return the header and the body of its response, whatever its code.
 
-        Raises OSError if the connection fails, which includes TimeoutError, and MalformedFrame if the server
-        sends bytes that are not a frame.
+        Raises OSError if the connection fails, which includes TimeoutError, and MalformedFrame for bytes that
+        are not a frame.
         """
         if self._failure is not None:
             raise ConnectionError(f"the connection is closed: {self._failure}")

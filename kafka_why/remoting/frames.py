@@ -54,7 +54,7 @@ class SerializeType(IntEnum):
 
 
 class Header(Struct, frozen=True):
-    """The header of a request or a response. An empty value of `ext_fields` can only be sent as JSON."""
+    """The header of a request or a response."""
 
     code: int
     opaque: int
@@ -62,7 +62,7 @@ class Header(Struct, frozen=True):
     language: str = "JAVA"
     version: int = 0
     remark: str | None = None
-    ext_fields: dict[str, str] = {}
+    ext_fields: dict[str, str] = {}  # an empty value can only be sent as JSON
     serialize_type: SerializeType = SerializeType.JSON
 
     @property
@@ -77,7 +77,7 @@ class Header(Struct, frozen=True):
 
 
 def header_length(length: int, word: int, frame_max_bytes: int = FRAME_MAX_BYTES) -> int:
-    """Return the length of the header from the first two numbers of a frame. Raises MalformedFrame."""
+    """Return the length of the header. `length` and `word` begin the frame. Raises MalformedFrame."""
     if not WORD_BYTES <= length <= frame_max_bytes:
         raise MalformedFrame(f"a frame of {length} bytes")
     header_bytes = word & 0xFFFFFF
@@ -87,7 +87,7 @@ def header_length(length: int, word: int, frame_max_bytes: int = FRAME_MAX_BYTES
 
 
 def decode_header(word: int, header: bytes) -> Header:
-    """Decode the header of a frame, from its header word and its bytes. Raises MalformedFrame."""
+    """Decode the header of a frame. `word` has its serialization and length. Raises MalformedFrame."""
     if len(header) != word & 0xFFFFFF or len(header) > HEADER_MAX_BYTES:
         raise MalformedFrame(f"a header of {len(header)} bytes")
     match word >> 24 & 0xFF:
@@ -167,15 +167,14 @@ def _decode_json(data: bytes) -> Header:
 
 
 def _texts(fields: dict[str, _Scalar]) -> dict[str, str]:
-    """Return the values as texts. Clients in other languages than Java send numbers and booleans. Raises
-    MalformedFrame.
-    """
+    """Return the values as texts. Raises MalformedFrame."""
     if len(fields) > EXT_FIELDS_MAX:
         raise MalformedFrame(f"{len(fields)} extFields")
     if not _SPECIAL_NAMES.isdisjoint(fields):
         raise MalformedFrame("an extField with a name that is special to fastjson")
     if set(map(type, fields.values())) <= {str}:
         return fields  # type: ignore[return-value]
+    # Clients in other languages than Java send numbers and booleans.
     return {name: _text(value) for name, value in fields.items() if value is not None}
 
 
@@ -208,9 +207,7 @@ def _decode_rocketmq(data: bytes) -> Header:
 
 
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
-    """Return the extFields from `at` to the end, without empty values, which RocketMQ reads as null. Raises
-    MalformedFrame.
-    """
+    """Return the extFields from `at` to the end. Raises MalformedFrame."""
     fields: dict[str, str] = {}
     while at < len(data):
         try:
@@ -223,12 +220,14 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
         fields[name] = value
         if len(fields) > EXT_FIELDS_MAX:
             raise MalformedFrame(f"more than {EXT_FIELDS_MAX} extFields")
+    # RocketMQ reads empty values as null.
     return {name: value for name, value in fields.items() if value}
 
 
 def _read_text(data: bytes, at: int, length: Layout) -> tuple[str, int]:
-    """Read a length and its text. Return the text and the position after it. Raises MalformedFrame, or
-    struct.error if the length is incomplete.
+    """Return a text, which is after its length, and the position after it.
+
+    Raises MalformedFrame, or struct.error if the length is incomplete.
     """
     (size,) = length.unpack_from(data, at)
     begin = at + length.size

@@ -28,11 +28,11 @@ _ANYTHING = Decoder(dict[str, Any])
 
 
 class MalformedFrame(ValueError):
-    """The error of bytes that are not a frame of RocketMQ's protocol, or that could be read in two ways."""
+    """The error of bytes that are not a frame of RocketMQ's protocol, or have two meanings."""
 
 
 def decode(data: bytes, decoder: Decoder[T]) -> T:
-    """Decode a document. The caller has to refuse repeated names (`check_names`). Raises MalformedFrame."""
+    """Decode a document. Raises MalformedFrame. The caller refuses repeated names by `check_names`."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -40,8 +40,9 @@ def decode(data: bytes, decoder: Decoder[T]) -> T:
 
 
 def decode_body(data: bytes, decoder: Decoder[T], known: frozenset[str]) -> T:
-    """Decode a document, and refuse repeated names. `known` are the names in its types, whose optional fields
-    must all be UNSET by default. Raises MalformedFrame.
+    """Decode a document, and refuse repeated names. Raises MalformedFrame.
+
+    `known` are the names in its types. Optional fields must be UNSET by default.
     """
     decoded = decode(data, decoder)
     check_names(data, _count_names(msgspec.json.encode(decoded)), known)
@@ -54,9 +55,10 @@ def names_of(*kinds: type[Struct]) -> frozenset[str]:
 
 
 def check_names(data: bytes, distinct: int, known: frozenset[str], any_names: str = "") -> None:
-    """Raise MalformedFrame if an object of a valid document has a name twice, or a name that fastjson takes
-    for one of `known`. `distinct` is the number of names that were decoded. The object `any_names` may have
-    any names.
+    """Raise MalformedFrame if an object has a name twice, or a name that fastjson takes for one of `known`.
+
+    `data` is a valid document. `distinct` is the number of names that were decoded. The object `any_names`
+    may have any names.
     """
     # A quick check: without blanks before colons, there are at most as many names as `":`, which strings may
     # contain, too.
@@ -100,9 +102,7 @@ _TOKEN = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+)'
 
 
 def tokens(data: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield a match whose group 1 is the token, for each string, punctuation mark and other token. Raises
-    MalformedFrame.
-    """
+    """Yield a match for each token, which is its group 1. Raises MalformedFrame."""
     at, end = 0, len(data.rstrip())
     while at < end:
         token = _TOKEN.match(data, at)
@@ -113,7 +113,7 @@ def tokens(data: bytes) -> Iterator[re.Match[bytes]]:
 
 
 def decode_leniently(data: bytes, kind: type[T]) -> T:
-    """Decode a document of this type. A key that is an object becomes a string. Raises MalformedFrame."""
+    """Decode a document. A key that is an object becomes a string. Raises MalformedFrame."""
     try:
         return msgspec.json.decode(b"".join(_as_json(data)), type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -121,7 +121,6 @@ def decode_leniently(data: bytes, kind: type[T]) -> T:
 
 
 def _as_json(data: bytes) -> Iterator[bytes]:
-    """Yield the tokens of the document with each key as a string."""
     found = tokens(data)
     opened: list[bytes] = []
     is_key = False

@@ -25,13 +25,13 @@ NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 class Assignor(Protocol):
     """A rule that divides the partitions of the subscribed topics among a group's members.
 
-    An assignor is a pure function. The result does not depend on the order of the mappings. Where Kafka
-    follows the order of a Java hash table, these assignors follow the order of names.
+    An assignor is a pure function. The order of the mappings does not change the result. Where Kafka has the
+    order of a Java hash table, these assignors have the order of names.
     """
 
     @property
     def name(self) -> str:
-        """The protocol name in JoinGroup. The members of a group vote for a protocol that all support."""
+        """The protocol name in JoinGroup. The members vote for a protocol that all support."""
 
     def assign(
         self,
@@ -39,38 +39,36 @@ class Assignor(Protocol):
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Assign all partitions of the subscribed topics to the members that subscribe to them.
+        """Assign all partitions of the subscribed topics to their subscribers.
 
-        `partitions_per_topic` has each topic's number of partitions. A subscribed topic is ignored if it is
-        missing from `partitions_per_topic` (no metadata) or has 0 partitions. The result has every member, in
-        the order of `members_in_order`, even if the member's list is empty. The partitions of a member are
-        sorted by topic, then by number. Assignors that are not rack-aware ignore `racks`.
+        `partitions_per_topic` has each topic's number of partitions. A subscribed topic without metadata, or
+        with 0 partitions, is ignored. The result has every member, in the order of `members_in_order`. A
+        member's partitions are sorted by topic, then by number. Assignors that are not rack-aware ignore
+        `racks`.
         """
 
 
 def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> list[MemberId]:
     """Return static members by group.instance.id, then dynamic members by member id.
 
-    A static member therefore keeps its position when it rejoins with a new member id. If two members have the
-    same instance id, their member ids decide. Kafka does not define this order, because an instance id
-    belongs to one member of a group.
+    So a static member keeps its position when it rejoins with a new member id.
     """
 
     def place(member_id: MemberId) -> tuple[bool, bytes, bytes]:
         instance_id = subscriptions[member_id].group_instance_id
+        # The member id decides between equal instance ids. Kafka has no such case.
         return instance_id is None, java_order(instance_id or ""), java_order(member_id)
 
     return sorted(subscriptions, key=place)
 
 
 def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[str, list[MemberId]]:
-    """Return the subscribers of each subscribed topic. Topics are in Java's order, and members in the order
-    of `members_in_order`.
-
-    A member that names a topic twice is only one subscriber.
+    """Return the subscribers of each topic. Topics are in Java's order, members in that of
+    `members_in_order`.
     """
     consumers: defaultdict[str, list[MemberId]] = defaultdict(list)
     for member_id in members_in_order(subscriptions):
+        # A member may name a topic twice.
         for topic in dict.fromkeys(subscriptions[member_id].subscription.topics):
             consumers[topic].append(member_id)
     return {topic: consumers[topic] for topic in sorted(consumers, key=java_order)}
@@ -80,17 +78,15 @@ _UNKNOWN: frozenset[str] = frozenset()
 
 
 def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
-    """Return the racks of a partition's replicas, or the empty set if they are unknown."""
+    """Return the racks of a partition's replicas. The set is empty if they are unknown."""
     racks_of_topic = racks.get(topic, ())
     return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
 
 
 def do_racks_matter(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
-    """Return True if racks can change the assignment: some member is near some, but not all, partitions.
-
-    If every partition has replicas on the same racks, each member is near all partitions or near none.
-    """
+    """Return True if racks can change the assignment: some member is near some, but not all, partitions."""
     everywhere = _UNKNOWN.union(*partition_racks)
+    # With the same racks for every partition, a member is near all of them or near none.
     return not everywhere.isdisjoint(member_racks) and any(racks != everywhere for racks in partition_racks)
 
 
@@ -99,25 +95,21 @@ NOBODY: Final = -1
 
 @dataclass(slots=True)
 class StickyGroup:
-    """A group whose members, topics and partitions are numbers. The partitions of one topic have consecutive
+    """A group whose members, topics and partitions are numbers. A topic's partitions have consecutive
     numbers.
 
-    All members, even static ones, are in the order of member ids, as in Kafka's sticky assignors. `topics`
-    are the existing topics that have a subscriber, in the order of names. Two claims of a partition in the
-    same generation void each other. The `owner` of a partition is its sole claimant in the highest
-    generation, and `previous` is its sole claimant in the next lower generation. Each of them is NOBODY if
-    there is no such member, or if it no longer subscribes to the topic. If racks make no difference,
-    `rack_of` is None for each member and `replica_racks` is empty.
+    Two claims of a partition in the same generation void each other. The owner of a partition is its sole
+    claimant in the highest generation.
     """
 
-    members: list[MemberId]
-    topics: list[str]
+    members: list[MemberId]  # in the order of ids, even static ones, as in Kafka's sticky assignors
+    topics: list[str]  # existing topics with a subscriber, in the order of names
     first: list[int]  # by topic, the number of its partition 0; the last element is the number of partitions
     topics_of: list[list[int]]  # by member, ascending
-    owner: list[int]  # by partition
-    previous: list[int]  # by partition
+    owner: list[int]  # by partition; NOBODY without one, or if it no longer subscribes to the topic
+    previous: list[int]  # by partition: its sole claimant in the next lower generation, or NOBODY
     claimants: dict[int, list[int]]  # by partition, all members that claim it, valid or not
-    rack_of: list[str | None]  # by member
+    rack_of: list[str | None]  # by member; None if racks make no difference
     replica_racks: list[frozenset[str]]  # by partition, or empty
 
     @property
@@ -140,15 +132,15 @@ class StickyGroup:
         return all(topics == self.topics_of[0] for topics in self.topics_of)
 
     def is_near(self, member: int, partition: int) -> bool:
-        """Return True if the member's rack is unknown, or has a replica of the partition."""
+        """Return True if the member's rack has a replica of the partition, or is unknown."""
         rack = self.rack_of[member]
         return rack is None or rack in self.replica_racks[partition]
 
     def by_name(
         self, holder: list[int], subscriptions: Mapping[MemberId, MemberSubscription]
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Return the assignment with names instead of numbers. `holder` has each partition's member. Omit the
-        partitions of NOBODY.
+        """Return the assignment with names instead of numbers. `holder` has each partition's member, or
+        NOBODY.
         """
         lists: list[list[TopicPartition]] = [[] for _ in self.members]
         for index, topic in enumerate(self.topics):
@@ -166,7 +158,7 @@ def number_group(
     claims: Mapping[MemberId, Claim],
     racks: PartitionRacks = NO_RACKS,
 ) -> StickyGroup:
-    """Return the StickyGroup of these members, whose earlier partitions are `claims`."""
+    """Return the StickyGroup of these members, with `claims` to their earlier partitions."""
     members = sorted(subscriptions, key=java_order)
     subscribed = [subscriptions[member_id].subscription.topics for member_id in members]
     wanted = set().union(*set(subscribed))
@@ -195,7 +187,6 @@ def number_group(
 
 
 def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: list[Claim]) -> None:
-    """Set `claimants`, `owner` and `previous` of `group`."""
     for member, claim in enumerate(claims):
         for partition in _known_partitions(group, number_of, claim):
             group.claimants.setdefault(partition, []).append(member)
@@ -209,7 +200,7 @@ def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: lis
 
 
 def _sole_claimants(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
-    """Return the sole claimant in the highest generation and the one in the next lower, each or NOBODY."""
+    """Return the sole claimant in the highest generation, and in the next lower. Each may be NOBODY."""
     generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
     sole = [NOBODY, NOBODY]
     for place, generation in enumerate(generations[:2]):
@@ -227,7 +218,6 @@ def _known_partitions(group: StickyGroup, number_of: Mapping[str, int], claim: C
 
 
 def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: PartitionRacks) -> None:
-    """Set the racks of members and partitions, if they can change the assignment."""
     known = {rack for rack in member_racks if rack is not None}
     if not known or not racks:
         return
@@ -236,5 +226,6 @@ def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: Partit
         for index, topic in enumerate(group.topics)
         for number in range(group.first[index + 1] - group.first[index])
     ]
+    # Else they stay None and empty.
     if do_racks_matter(known, replicas):
         group.rack_of, group.replica_racks = member_racks, replicas

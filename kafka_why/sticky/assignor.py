@@ -20,8 +20,7 @@ from kafka_why.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:
-    """Leave every owned partition with its owner. Give every other partition to the least loaded of its near
-    subscribers (`StickyGroup.is_near`), or of all its subscribers if no subscriber is near.
+    """Leave owned partitions with their owners. Give others to their least loaded near subscriber, else any.
 
     Partitions with the fewest subscribers go first, as in Kafka, because they have the least choice.
     """
@@ -37,8 +36,7 @@ def fill(pools: Pools) -> None:
 
 
 def level(pools: Pools) -> None:
-    """Move partitions until no chain of moves leads from a member to a member with a load lower by two or
-    more.
+    """Move partitions until no chain of moves leads to a member whose load is lower by two or more.
 
     The loads are then as even as the subscriptions allow, by each of these measures: the sum of squares, the
     sum of all pairwise differences and, for every load, the number of partitions that members hold above it.
@@ -60,8 +58,9 @@ def level(pools: Pools) -> None:
 
 
 def _make_single_moves(pools: Pools) -> None:
-    """Make all single moves that even out the loads. They are fast, and most of the work if one member has
-    far too many partitions.
+    """Make all single moves that even out the loads.
+
+    They are fast, and most of the work if one member has far too many partitions.
     """
     for top in range(len(pools.at_load) - 1, 1, -1):
         for member in members_in(pools.at_load[top]):
@@ -86,8 +85,8 @@ def _find_chain(
 ) -> tuple[list[tuple[int, int]], int]:
     """Find the shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
 
-    Return the chain and 0, or an empty chain and the members that chains from `sources` reach. A chain is a
-    list of (partition, new holder), from its end to its start.
+    Return the chain and 0, or [] and the members that chains from `sources` reach. A chain is a list of
+    (partition, new holder), from its end to its start.
     """
     low = 0
     for members in pools.at_load[: floor + 1]:
@@ -113,7 +112,6 @@ def _find_chain(
 
 
 def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """Return the chain that ends at `end`, as partitions with their new holders."""
     chain = []
     while end in came_from:
         member, kind = came_from[end]

@@ -183,8 +183,7 @@ def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
 
 def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
-    # if they were requested
-    if lags:
+    if lags:  # if they were requested
         rows_of = {group_id: with_lags(rows, lags[group_id]) for group_id, rows in rows_of.items()}
     tables = [member_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
     return _Shown(_by_group(groups, "members", rows_of), tables)
@@ -192,8 +191,7 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
     rows = [state_row(group, *cluster.storage_of(group_id)) for group_id, group in groups.items()]
-    # if they were requested
-    if lags:
+    if lags:  # if they were requested
         rows = [structs.replace(row, behind=lag_summary(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
 
@@ -209,7 +207,7 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
-    # these groups have ended since the groups were listed
+    # These groups have ended since the groups were listed.
     show_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
@@ -223,7 +221,7 @@ def _rocketmq_tables(
 ) -> list[Callable[[RocketMqRow], VisibleText]]:
     everything = not (offsets or members or state)
     tables: list[Callable[[RocketMqRow], VisibleText]] = []
-    # without an option all tables are shown; --offsets shows none
+    # Without an option all tables are shown; --offsets shows none.
     tables += [rocketmq_state_table] if state or everything else []
     tables += [topic_table] if everything else []
     tables += [client_table] if members or everything else []

@@ -157,13 +157,13 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     topics: list[str] | None = None  # of the generation
     subscriptions: dict[str, list[str]] | None = None  # topics of each member, if the members' topics differ
     assignments: dict[str, bytes] | None = None
-    # in `TargetAssignmentComputed` of a streams group, standby tasks with fewer copies than configured,
-    # because there are too few processes
+    # In `TargetAssignmentComputed` of a streams group, standby tasks with fewer copies than configured,
+    # because there are too few processes.
     partitions: dict[str, list[int]] | None = None
     superseded: str | None = None
     late_by_ms: int | None = None
-    # start of the latest rebalance before this entry, or None before the first one; from there, a reader
-    # finds the members' last assignment
+    # Start of the latest rebalance before this entry, or None before the first one; from there, a reader
+    # finds the members' last assignment.
     last_rebalance_at_ms: int | None = None
     replaced_member_id: str | None = None  # former id of a static member that came back
     principal: str | None = None  # of the request
@@ -175,21 +175,21 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     member_state: str | None = None
     assignor_name: str | None = None
     assigned: dict[str, list[int]] | None = None  # in `MemberReconciled`, partitions that the member may use
-    # in `MemberReconciled`, partitions that the member has to give up
+    # In `MemberReconciled`, partitions that the member has to give up.
     revoking: dict[str, list[int]] | None = None
-    # in `MemberReconciled`, partitions that the member gets after others have given them up
+    # In `MemberReconciled`, partitions that the member gets after others have given them up.
     awaiting: dict[str, list[int]] | None = None
-    # new targets of members; in `GroupConverted`, their partitions in the new protocol
+    # New targets of members; in `GroupConverted`, their partitions in the new protocol.
     targets: dict[str, dict[str, list[int]]] | None = None
-    # duration of the rebalance (`Stable`), or time from a member's response with `revoking` to its
-    # acknowledgement, or from the request to initialize share partitions to the result
+    # Duration of the rebalance (`Stable`), or time from a member's response with `revoking` to its
+    # acknowledgement, or from the request to initialize share partitions to the result.
     took_ms: int | None = None
-    # in `TargetAssignmentComputed`, number of partitions that move between members
+    # In `TargetAssignmentComputed`, number of partitions that move between members.
     moved_partitions: int | None = None
-    # the entry follows from records of the cluster's own coordinator (docs/observe.md); they do not show when
-    # a rebalance of a classic group began, so `PreparingRebalance` has the latest possible time
+    # The entry follows from records of the cluster's own coordinator (docs/observe.md); they do not show when
+    # a rebalance of a classic group began, so `PreparingRebalance` has the latest possible time.
     observed: bool = False
-    # a poll found the group rebalancing: the rebalance began at most this long before `at_ms`
+    # A poll found the group rebalancing: the rebalance began at most this long before `at_ms`.
     within_ms: int | None = None
     error_code: int | None = None  # with which the share coordinator refused a task
     process_id: str | None = None  # of a streams group's member, set when it joins

@@ -62,10 +62,10 @@ class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True)
     protocol_type: ShortStr
     protocols: list[Protocol]
     reason: ShortStr | None = None
-    # for groups whose partitions the coordinator assigns
+    # For groups whose partitions the coordinator assigns.
     partitions_per_topic: dict[ShortStr, PartitionCount] = {}
-    # topics in the protocols' metadata, for a group of the consumer protocol; None if the sender could not
-    # read them
+    # Topics in the protocols' metadata, for a group of the consumer protocol; None if the sender could not
+    # read them.
     topics: TopicImages | None = None
 
 
@@ -191,8 +191,8 @@ class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only
     txn_partition: Int32  # of the markers topic
     txn_position: Int64  # offset of the marker
     txn_topic_id: UUID | None = None  # of the markers topic; None if unknown
-    # the marker applies to pending offsets with at least this `txn_position`; the sender has found no other
-    # marker for them before this one
+    # The marker applies to pending offsets with at least this `txn_position`; the sender has found no other
+    # marker for them before this one.
     first_position: Int64
     committed: bool  # False: aborted
 
@@ -202,7 +202,7 @@ class TopicPartitions(Struct, frozen=True):
 
     name: ShortStr
     partition_indexes: list[Int32]
-    # only in OffsetFetch, to omit offsets of earlier topics with this name; None: all topics with the name
+    # Only in OffsetFetch, to omit offsets of earlier topics with this name; None: all topics with the name.
     topic_id: UUID | None = None
 
 
@@ -224,8 +224,8 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
     """One group of a DescribeGroups."""
 
-    # a replica lists changed groups in an early answer (`DescribeGroupResponse.changed`); requires
-    # `waits_for_views`
+    # A replica lists changed groups in an early answer (`DescribeGroupResponse.changed`); requires
+    # `waits_for_views`.
     lists_changed: bool | UnsetType = UNSET
 
 
@@ -246,8 +246,8 @@ class RegexResolution(Struct, frozen=True):
     topics: dict[ShortStr, TopicImage] = {}
     at_ms: Int64 = 0
     error: str | None = None  # why the pattern is not a regular expression of RE2
-    # digest of all matching topics (`records.topic_patterns.digest`), set only if the sender left out topics
-    # that the client may not DESCRIBE
+    # Digest of all matching topics (`records.topic_patterns.digest`), set only if the sender left out topics
+    # that the client may not DESCRIBE.
     seen: Digest | UnsetType = UNSET
 
 
@@ -272,13 +272,13 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     subscribed_topic_regex: ShortStr | None = None
     server_assignor: ShortStr | None = None
     topic_partitions: list[TopicIdPartitions] | None = None
-    # of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
-    # reach the brokers
+    # Of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
+    # reach the brokers.
     topics: TopicImages | None = None
     regex: RegexResolution | None = None  # of `subscribed_topic_regex`; None as for `topics`
-    # the sender shows its client only topics that the client may DESCRIBE
+    # The sender shows its client only topics that the client may DESCRIBE.
     checks_topics: bool | UnsetType = UNSET
-    # topics of the pattern in the last response's `look` (`ConsumerGroupHeartbeatResponse`)
+    # Topics of the pattern in the last response's `look` (`ConsumerGroupHeartbeatResponse`).
     looked: Looked | UnsetType = UNSET
 
 
@@ -289,7 +289,7 @@ class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True,
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
     """Return the settings of one group: the resource GROUP of a DescribeConfigs."""
 
-    # return the coordinator's settings instead, which brokers have under the same names
+    # Return the coordinator's settings instead, which brokers have under the same names.
     of_coordinator: bool = False
 
 

@@ -151,16 +151,16 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
     Kafka's response does not have the fields from `pending_offsets` on.
     """
 
-    # for a group of the consumer protocol, in versions that have the field
+    # For a group of the consumer protocol, in versions that have the field.
     error_message: str | UnsetType = UNSET
     group_state: str = DEAD
     protocol_type: str = ""
     protocol_data: str = ""  # the selected protocol, or "" unless the group is Stable
     members: list[DescribedMember] = []
-    # pending in transactions, by topic and partition, of the last request; omitted if there are none
+    # Pending in transactions, by topic and partition, of the last request; omitted if there are none.
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
-    # only from a replica, for `DescribeGroup.lists_changed`: the partition's groups that may have changed
-    # since the query's last committed batch
+    # Only from a replica, for `DescribeGroup.lists_changed`: the partition's groups that may have changed
+    # since the query's last committed batch.
     changed: list[ListedGroup] | UnsetType = UNSET
 
 
@@ -183,7 +183,7 @@ class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
     member_id: str | None = None
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    # all partitions that the member may use; None if the member already knows them
+    # All partitions that the member may use; None if the member already knows them.
     assignment: list[AssignedTopicPartitions] | None = None
 
 
@@ -192,8 +192,8 @@ class ConsumerGroupHeartbeatResponse(
 ):
     """The response to a heartbeat of the consumer protocol."""
 
-    # the member's pattern, if the group needs its topics again; the sender's next request for this member
-    # then has the matching topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`)
+    # The member's pattern, if the group needs its topics again; the sender's next request for this member
+    # then has the matching topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
     look: str | UnsetType = UNSET
 
 

@@ -41,8 +41,8 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
     member_epoch: Int32  # 0 to join, -1 to leave
     rack_id: ShortStr | None = None
     subscribed_topic_names: list[ShortStr] | None = None
-    # of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
-    # reach the brokers
+    # Of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
+    # reach the brokers.
     topics: TopicImages | None = None
 
 
@@ -78,7 +78,7 @@ class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=Tru
     """Set the start offsets of a group without members. The answer waits for the share coordinator."""
 
     topics: list[AlterShareTopic]
-    # topics in the brokers' metadata by name; None if the sender could not reach the brokers
+    # Topics in the brokers' metadata by name; None if the sender could not reach the brokers.
     images: TopicImages | None = None
 
 
@@ -97,7 +97,7 @@ class ShareStatePartition(Struct, frozen=True):
     topic_id: UUID
     partition: PartitionNumber
     error_code: Int16 = 0  # from the share coordinator
-    # with FENCED_STATE_EPOCH: of the state that the share coordinator has, as `start_offset`
+    # With FENCED_STATE_EPOCH: of the state that the share coordinator has, as `start_offset`.
     state_epoch: Int32 | None = None
     start_offset: Int64 | None = None
 

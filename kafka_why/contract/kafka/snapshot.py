@@ -31,8 +31,8 @@ class StreamsMemberSnapshot(Struct, frozen=True):
     process_id: str
     user_endpoint: str | None  # HOST:PORT
     client_tags: dict[str, str]
-    # records by task (`0_3`) that the member's state was behind the changelog topics when it last reported
-    # both offsets; the groups topic omits them
+    # Records by task (`0_3`) that the member's state was behind the changelog topics when it last reported
+    # both offsets; the groups topic omits them.
     lags: dict[str, int] | UnsetType = UNSET
 
 
@@ -134,14 +134,14 @@ class StreamsSnapshot(Struct, frozen=True):
     """
 
     topology_epoch: int | None  # None without a topology
-    # whose topics were found valid; -1 if they are not valid, and the group is NotReady
+    # Whose topics were found valid; -1 if they are not valid, and the group is NotReady.
     validated_topology_epoch: int
     subtopologies: dict[str, list[str]]  # topics that each subtopology reads
     assignment_configs: dict[str, str]  # settings of the assignment
     stateful: list[str] | UnsetType = UNSET  # subtopologies with changelog topics
     not_ready: str | UnsetType = UNSET  # why the topics are not valid
     shutdown_requested_by: str | UnsetType = UNSET  # member that asked to shut the application down
-    # until then, the first target assignment waits for more members
+    # Until then, the first target assignment waits for more members.
     initial_deadline_ms: int | UnsetType = UNSET
 
 
@@ -157,8 +157,8 @@ class ConsumerGroupSnapshot(Struct, frozen=True):
     resolved_regexes: dict[str, list[str]]  # topics that each pattern matches
     unknown_topics: list[str]  # subscribed names without metadata yet
     unresolved_regexes: list[str]  # patterns without a result yet
-    # patterns that gateways resolve, because they check which topics a client may DESCRIBE, with digests of
-    # the topics that matched at the last poll of the metadata; omitted if empty
+    # Patterns that gateways resolve, because they check which topics a client may DESCRIBE, with digests of
+    # the topics that matched at the last poll of the metadata; omitted if empty.
     checked_regexes: dict[str, str] | UnsetType = UNSET
     share: ShareSnapshot | UnsetType = UNSET  # of a share group
     streams: StreamsSnapshot | UnsetType = UNSET  # of a streams group
@@ -188,14 +188,14 @@ class GroupSnapshot(Struct, frozen=True):
     last_rebalance_reason: str
     quarantined: str | None
     subscribed_topics: list[str] | None = None
-    # the members' metadata and assignments were omitted, because the record would be too large
+    # The members' metadata and assignments were omitted, because the record would be too large.
     truncated: bool = False
     version: int = RECORD_VERSION
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET  # omitted in a classic group
-    # settings that the group overrides; omitted if empty
+    # Settings that the group overrides; omitted if empty.
     configs: dict[str, SettingValue] | UnsetType = UNSET
-    # topics whose ids a classic group needs for its conversion to the consumer protocol; the topic watcher
-    # sends them; omitted if empty
+    # Topics whose ids a classic group needs for its conversion to the consumer protocol; the topic watcher
+    # sends them; omitted if empty.
     wanted_topics: list[str] | UnsetType = UNSET
     observed: bool | UnsetType = UNSET  # True for a group of the cluster's own coordinator, else omitted
 

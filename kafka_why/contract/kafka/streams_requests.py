@@ -68,9 +68,9 @@ class StreamsGroupHeartbeat(Request[StreamsGroupHeartbeatResponse], frozen=True,
     task_offsets: list[TaskOffset] | None = None
     task_end_offsets: list[TaskOffset] | None = None
     shutdown_application: bool = False
-    # from the brokers' metadata: in a request with a topology, all that it requires (sources, repartition
+    # From the brokers' metadata: in a request with a topology, all that it requires (sources, repartition
     # sources, changelogs), else those of the last answer's `needs_topics`; None if there are none, or if the
-    # sender could not reach the brokers
+    # sender could not reach the brokers.
     topics: TopicImages | None = None
 
 

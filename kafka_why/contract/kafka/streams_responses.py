@@ -115,10 +115,10 @@ class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="St
     warmup_tasks: list[TaskIds] | None = None
     endpoint_information_epoch: int = 0
     partitions_by_user_endpoint: list[EndpointToPartitions] | None = None
-    # the gateway creates them with the client's rights; omitted if empty
+    # The gateway creates them with the client's rights; omitted if empty.
     create_topics: list[CreatableStreamsTopic] | UnsetType = UNSET
-    # the gateway sends their metadata in the member's next heartbeats (`StreamsGroupHeartbeat.topics`) until
-    # an answer has none; omitted if empty
+    # The gateway sends their metadata in the member's next heartbeats (`StreamsGroupHeartbeat.topics`) until
+    # an answer has none; omitted if empty.
     needs_topics: list[str] | UnsetType = UNSET
 
 
@@ -178,5 +178,5 @@ class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True,
     topology: TopologyDescription | None = None  # None if the group has none
     members: list[StreamsGroupMemberDescription] = []
     streams: StreamsSnapshot | UnsetType = UNSET
-    # by member id, the tasks that members still have to give up
+    # By member id, the tasks that members still have to give up.
     pending: dict[str, StreamsAssignment] | UnsetType = UNSET

@@ -113,7 +113,7 @@ def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
     reader = Reader(data)
     _known_version(reader.int16("version"))
     topics = tuple(reader.string("topic") for _ in range(reader.count("topics")))
-    # like Kafka's coordinator, decode only the fields of version 0
+    # Like Kafka's coordinator, decode only the fields of version 0.
     reader.nullable_bytes("user_data")
     return topics
 

@@ -93,7 +93,7 @@ class Reader:
 
     def _length(self, size: int, field: str) -> int | None:
         length = self._int(size, field)
-        # Kafka reads all negative lengths as null
+        # Kafka reads all negative lengths as null.
         return None if length < 0 else length
 
     def _int(self, size: int, field: str) -> int:

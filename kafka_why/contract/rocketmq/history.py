@@ -43,10 +43,10 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     producers: list[ConnectionSnapshot]
     subscriptions: dict[str, str]  # filters by topic
     request_modes: dict[str, RequestMode]  # by topic
-    # client ids with two connections to one broker; a client is connected to several brokers
+    # Client ids with two connections to one broker; a client is connected to several brokers.
     duplicate_client_ids: dict[str, list[str]]
     quarantined: str | None
-    # by connection, if the clients of one broker have different ones
+    # By connection, if the clients of one broker have different ones.
     different_subscriptions: dict[str, list[str]] = {}
     truncated: bool = False  # connections were omitted, because the record would be too large
     version: int = RECORD_VERSION
@@ -97,10 +97,10 @@ class HistoryEntry(
     topics: list[str] | None = None
     broker: str | None = None  # `name/id` of the broker whose table of consumers changed
     client_address: str | None = None  # of a new connection, `ip:port`
-    # by connection (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed
-    # its subscriptions, or of the first clients whose subscriptions differ
+    # By connection (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed
+    # its subscriptions, or of the first clients whose subscriptions differ.
     subscriptions: dict[str, list[str]] | None = None
-    # only in DuplicateClientId: it decides if the duplicate does harm
+    # Only in DuplicateClientId: it decides if the duplicate does harm.
     message_model: MessageModel | None = None
     late_by_ms: int | None = None
 

@@ -83,7 +83,7 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     client_id: Name  # should be unique, but clients may have the same
     correlation_id: Name
     reply_partition: Int32
-    # to which the client sent the request, as `name/id` (0 is the master); "" if there is only one. Each
+    # To which the client sent the request, as `name/id` (0 is the master); "" if there is only one. Each
     # broker has its own table of consumers.
     broker: Name = ""
     waits_for_views: bool | UnsetType = UNSET  # as in `kafka_why.contract.messages.Request`
@@ -99,14 +99,14 @@ class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     update_subscription: bool = True  # False for proxies, which store the subscriptions themselves
     heartbeat_fingerprint: Int32 = 0
-    # with a `heartbeat_fingerprint` other than 0: V2's short form, without subscriptions
+    # With a `heartbeat_fingerprint` other than 0: V2's short form, without subscriptions.
     is_without_sub: bool = False
     language: str = "JAVA"
     client_version: Int32 = 0
     client_address: Name = ""  # `ip:port`
     gateway: Name = ""  # name of the gateway that has the connection
     gateway_start: Name = ""  # id of the gateway's current start
-    # None if the broker does not know the group
+    # None if the broker does not know the group.
     group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
 
 

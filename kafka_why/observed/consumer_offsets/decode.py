@@ -97,14 +97,14 @@ def _topics(raw: RawRecord) -> AnyRecord:
 def _of_member(
     content: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
 ) -> AnyRecord:
-    """Return the `content` of a record about one member. `read` decodes the value, and is not called for a
-    tombstone.
-    """
+    """Return the `content` of a record about one member. `read` decodes a value that is no tombstone."""
     return content(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
-    """Return a member's subscription. `sent` is a record's value, or a member in a group's description."""
+    """Return the subscription of a member. `sent` is a record's value, or a member in a group's
+    description.
+    """
     classic = getattr(sent, "classic_member_metadata", None)
     return records.MemberSubscription(
         instance_id=getattr(sent, "instance_id", None),
@@ -179,9 +179,7 @@ def _topology(raw: RawRecord) -> AnyRecord:
 
 
 def topology_of(sent: Any) -> records.TopologySent:
-    """Return the topology of a streams group. `sent` is a record's value, or is from a group's
-    description.
-    """
+    """Return the topology of a streams group. `sent` is a record's value, or from a group's description."""
     topics = {
         one.subtopology_id: (
             *one.source_topics,
@@ -194,7 +192,7 @@ def topology_of(sent: Any) -> records.TopologySent:
 
 
 def tasks_of(value: Any, suffix: str = "") -> Partitions:
-    """Return a member's tasks by role and subtopology, from the fields with this suffix."""
+    """Return a member's tasks by role and subtopology, from the fields with `suffix`."""
     return {
         task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
         for role, name in _ROLES
@@ -204,7 +202,7 @@ def tasks_of(value: Any, suffix: str = "") -> Partitions:
 
 
 def partitions_of(topics: Iterable[Any]) -> Partitions:
-    """Return partitions by topic id. Kafka writes every topic with an id, and only once."""
+    """Return the partitions by topic id. Kafka writes every topic with an id, and only once."""
     return {topic.topic_id.bytes: sorted(topic.partitions) for topic in topics if topic.topic_id is not None}
 
 

@@ -38,18 +38,18 @@ _REDPANDAS = (2, 3)
 
 
 class UnknownRecord(ValueError):
-    """The error when a record has a type or a version that Kafka 4.4 does not have."""
+    """The error when Kafka 4.4 does not have a record's type or version."""
 
 
 class RawRecord(NamedTuple):
-    """A record. `key` and `value` have the fields of Kafka's messages as attributes, in snake_case.
+    """A record, with the fields of Kafka's messages as attributes in snake_case.
 
-    A field that the version lacks has Kafka's default. `value` is None for a tombstone.
+    A field that the version lacks has Kafka's default.
     """
 
     type: int
     key: Any
-    value: Any
+    value: Any  # None for a tombstone
 
 
 class _Field(NamedTuple):
@@ -57,7 +57,7 @@ class _Field(NamedTuple):
 
 
 def read(key: bytes, value: bytes | None) -> RawRecord:
-    """Read a record. Raises UnknownRecord, and ProtocolError if its bytes are not of its type and version."""
+    """Read a record. Raises UnknownRecord, or ProtocolError if its bytes do not fit its type and version."""
     number, fields = (_cached_key if len(key) <= _CACHED_KEY_MAX_BYTES else _key)(key)
     values = None
     if value is not None:
@@ -74,7 +74,6 @@ def read(key: bytes, value: bytes | None) -> RawRecord:
 
 
 def _read_redpandas(value: bytes) -> Any:
-    """Read Redpanda's form of a classic group. Raises ProtocolError."""
     values = _redpandas_reader().read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
     if any(member.version != _REDPANDAS[1] for member in values.members):
         raise ProtocolError(f"members that are not of Redpanda's version {_REDPANDAS[1]}")
@@ -91,9 +90,7 @@ def _redpandas_reader() -> SchemaReader:
 
 
 def _key(key: bytes) -> tuple[int, Any]:
-    """Return a key's type and its fields. Callers must not change the fields, because they may be cached.
-    Raises UnknownRecord and ProtocolError.
-    """
+    """Return a key's type and its fields, which callers must not change, because they may be cached."""
     number = record_type(key)
     return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
 
@@ -110,7 +107,7 @@ def record_type(key: bytes) -> int:
 
 @cache
 def schemas() -> dict[tuple[int, bool], Schema]:
-    """Return Kafka's schemas by record type and True for a value's schema, or False for a key's schema."""
+    """Return Kafka's schemas, by record type and True for values or False for keys."""
     found = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
     return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
 
@@ -122,7 +119,6 @@ def record_types() -> frozenset[int]:
 
 @cache  # errors are not cached, because a record can have any type and version
 def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
-    """Return the reader of keys or values of this type and version. Raises UnknownRecord."""
     schema = schemas().get((number, is_value))
     if schema is None:
         raise UnknownRecord(f"a record of the unknown type {number}")
@@ -132,7 +128,7 @@ def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
 
 
 def _class(schema: Schema) -> type:
-    """Return a class for the objects of a structure. Its attributes are the defaults of the fields."""
+    """Return a class of a structure's objects. Its attributes are the defaults of the fields."""
     body: dict[str, Any] = {attribute_of(field): _default(field) for field in schema["fields"]}
     body["json"] = schema
     body["fields"] = {
@@ -168,7 +164,7 @@ _JUMP = 2_862_933_555_777_941_757
 
 
 def partition_of_offsets(group_id: str, partitions: int) -> int:
-    """Return a group's partition in Kafka, of a topic with `partitions` partitions, by String.hashCode."""
+    """Return a group's partition in Kafka, of a topic with `partitions` partitions (String.hashCode)."""
     units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:
@@ -178,8 +174,9 @@ def partition_of_offsets(group_id: str, partitions: int) -> int:
 
 
 def redpandas_partition(group_id: str, partitions: int) -> int:
-    """Return a group's partition in Redpanda, of a topic with `partitions` partitions, by the jump consistent
-    hash of the id's XXH64.
+    """Return a group's partition in Redpanda, of a topic with `partitions` partitions.
+
+    It is the jump consistent hash of the id's XXH64.
     """
     key, found, following = xxh64(group_id.encode()), -1, 0
     while following < partitions:
