@@ -46,8 +46,9 @@ def observe_stored(
     names: NamesById,
     removed_ms: int | None,
 ) -> tuple[AnyRecord, Observation] | None:
-    """Apply the next record of a group. Return its content and the observation, or None if it belongs to
-    another group or cannot be read, which is logged.
+    """Apply the next record of a group. Return its content and the observation.
+
+    Return None if the record belongs to another group or cannot be read, which is logged.
     """
     try:
         of_group, content = decode(record.key or b"", record.value)
@@ -66,8 +67,10 @@ def observe_stored(
 
 @dataclass(slots=True)
 class GroupPart:
-    """A group's records in a part of the log. Between two records that are not commits, only the last commit
-    of each partition is kept, because the others have no effect on the history.
+    """A group's records in a part of the log, without commits that other commits have replaced.
+
+    Between two records that are no commits, only the last commit of each partition has an effect on the
+    history.
     """
 
     records: list[StoredRecord] = field(default_factory=list)
@@ -85,8 +88,9 @@ class GroupPart:
 
 
 class LogPart:
-    """The records of a partition from the offset `first` to before `end`, by group. `transactions` are those
-    that are open at `first`.
+    """The records of a partition from the offset `first` to before `end`, by group.
+
+    `transactions` are those that are open at `first`.
     """
 
     def __init__(self, first: int, end: int, transactions: OpenTransactions) -> None:
@@ -95,7 +99,7 @@ class LogPart:
         self._first, self._end, self._transactions = first, end, transactions
 
     def take(self, batch: Batch) -> None:
-        """Apply the next batch. Commits of a transaction count when it has ended. Raises KafkaError."""
+        """Apply the next batch. Commits in a transaction count when it has ended. Raises KafkaError."""
         if self.first_ms is None:
             self.first_ms = batch.timestamp_ms
         if batch.is_marker or batch.is_transactional:
@@ -105,9 +109,7 @@ class LogPart:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
-        """Add the batch's records to their groups. A group's id follows the type in the key, so the key's
-        prefix identifies the group.
-        """
+        """Add the batch's records to their groups."""
         try:
             records = batch.records()
         except CorruptRecordError as error:
@@ -116,6 +118,7 @@ class LogPart:
         is_at_edge = records and not self._first <= records[0].offset <= records[-1].offset < self._end
         if is_at_edge and not batch.is_transactional:
             records = [record for record in records if self._first <= record.offset < self._end]
+        # The group id follows the type in a key.
         prefix, part = b"", None
         for record in records:
             key = record[2]
@@ -134,30 +137,25 @@ class LogPart:
 
 
 class GroupNews(NamedTuple):
-    """The changes of a group: its new view (None if it has ended), its committed offsets, and history
-    entries.
-
-    `entries` follow the earlier ones or, if `anew`, replace all of them. `entry_offsets` are the offsets in
-    `partition` of the records that led to the entries; empty for polls.
-    """
+    """The changes of a group."""
 
     group_id: str
-    view: GroupSnapshot | None
+    view: GroupSnapshot | None  # None if the group has ended
     entries: list[HistoryEntry]
-    offsets: dict[tuple[str, int], tuple[int, int]]
-    anew: bool
+    offsets: dict[tuple[str, int], tuple[int, int]]  # committed offsets
+    anew: bool  # `entries` replace all earlier ones, instead of following them
     partition: int = -1
+    # Of the records in `partition` that led to the entries; empty for polls.
     entry_offsets: Sequence[int] = ()
 
 
 @dataclass(slots=True)
 class _Known:
-    """A group. `older` has its records before the window by key, the newest first, and `records` the
-    others.
-    """
+    """A group."""
 
     group_id: str
     partition: int
+    # Records before the window by key, the newest first.
     older: dict[bytes, StoredRecord] = field(default_factory=dict)
     records: list[StoredRecord] = field(default_factory=list)
     group: ObservedGroup | None = None
@@ -166,9 +164,10 @@ class _Known:
 
 
 class StoredGroups:
-    """All groups, computed from their records. For one thread. `kept_bytes` is the approximate size of the
-    kept records, until `forget_records`. `left_out` is True if groups were omitted because there are more
-    than MAX_GROUPS.
+    """All groups, computed from their records. For use by one thread.
+
+    `kept_bytes` is the approximate size of the kept records, until `forget_records`. `left_out` is True if
+    there are more than MAX_GROUPS groups.
     """
 
     def __init__(self, names: NamesById) -> None:
@@ -179,12 +178,12 @@ class StoredGroups:
         self._keeps_records = True
 
     def view(self, group_id: str) -> GroupSnapshot | None:
-        """Return a group's view, or None if the group is unknown or has ended."""
+        """Return a group's view, or None if it is unknown or has ended."""
         known = self._known.get(group_id.encode())
         return None if known is None else known.view
 
     def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
-        """Add records that are newer than all earlier ones. Yield the groups that changed."""
+        """Add records that are newer than all earlier ones. Yield the changed groups."""
         for known, of_group in self._of(partition, part):
             records = of_group.all()
             if self._keeps_records:
@@ -195,9 +194,7 @@ class StoredGroups:
                 self._known.pop(known.group_id.encode(), None)
 
     def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupNews]:
-        """Add records that are older than all earlier ones. The window begins at `window_ms`. Yield the
-        groups that changed.
-        """
+        """Add records that are older than all earlier ones. Yield the changed groups."""
         for known, of_group in self._of(partition, part):
             within = list[StoredRecord]()
             older = len(known.older)
@@ -223,7 +220,7 @@ class StoredGroups:
                 del self._known[key]
 
     def _of(self, partition: int, part: LogPart) -> Iterator[tuple[_Known, GroupPart]]:
-        """Yield each group in `part` with its records. New groups beyond MAX_GROUPS are left out."""
+        """Yield each group in `part` with its records, up to MAX_GROUPS groups."""
         for key, of_group in part.groups.items():
             known = self._known.get(key)
             if known is None and len(self._known) >= MAX_GROUPS:
@@ -237,7 +234,6 @@ class StoredGroups:
         self.kept_bytes += sum(_RECORD_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
 
     def _observe(self, known: _Known, records: Iterable[StoredRecord], *, anew: bool) -> GroupNews:
-        """Apply records to a group. Return the entries that follow and its new view."""
         entries, entry_offsets, has_news = list[HistoryEntry](), list[int](), anew
         for record in records:
             try:

@@ -12,7 +12,7 @@ ROLES: Final = (ACTIVE, STANDBY, WARM_UP)
 
 
 def role_and_task(shown: TopicPartition) -> tuple[str, TopicPartition]:
-    """Return the role, and the task with its subtopology in place of a topic."""
+    """Return the role, and the task with its subtopology as the topic."""
     role, _, subtopology = shown.topic.partition(" ")
     return role, TopicPartition(subtopology, shown.partition)
 
@@ -23,11 +23,11 @@ def task_holder(
     held: Mapping[MemberId, Collection[TopicPartition]],
     processes: Mapping[MemberId, str],
 ) -> MemberId | None:
-    """Return the member that has to give up a task before this member gets it, or None.
+    """Return the member that has to give up a task before `member_id` gets it, or None.
 
-    An active task waits for its member in any process. In every role a task waits for the other members of
-    the same process, which share its state directory. A member without a process counts as one by itself.
-    Source: CurrentAssignmentBuilder.
+    An active task waits for its member in any process. Every task waits for the other members of the same
+    process, which share its state directory. A member without a process counts as one by itself. Source:
+    CurrentAssignmentBuilder.
     """
     role, task = role_and_task(shown)
     as_active = TopicPartition(f"{ACTIVE} {task.topic}", task.partition)

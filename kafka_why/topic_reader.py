@@ -33,10 +33,10 @@ _POLL_MS = 200
 class TopicReader(Closeable):
     """A reader of the partitions given to `start`. Not thread-safe. All methods raise KafkaError.
 
-    `max_record_bytes` is the largest record of the topics, `timeout_ms` the time limit of a request to the
-    brokers (None for kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
-    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the records
-    read so far.
+    `max_record_bytes` is the largest record of the topics. `timeout_ms` limits each request to the brokers,
+    or is None for kafka-python's default. `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
+    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the
+    records.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TopicReader(Closeable):
         )
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
-        """Return the partitions of these topics. A topic that does not exist has none."""
+        """Return the partitions of these topics, none for a topic that does not exist."""
         return [
             TopicPartition(topic, number)
             for topic in topics
@@ -69,7 +69,7 @@ class TopicReader(Closeable):
         ]
 
     def is_internal(self, topic: str) -> bool:
-        """Return True if this existing topic is internal, as the brokers or a gateway report it."""
+        """Return True if this existing topic is internal for the brokers or a gateway."""
         return topic not in self._consumer.topics()
 
     def start(
@@ -79,9 +79,7 @@ class TopicReader(Closeable):
         end: Collection[TopicPartition] = (),
         at: Offsets | None = None,
     ) -> None:
-        """Read only these partitions from now on: from their beginnings, their present ends, or the offsets
-        in `at`.
-        """
+        """Read only these partitions from now on: from their beginnings, from their ends, or from `at`."""
         at = at or {}
         self._consumer.assign([*beginning, *end, *at])
         if beginning:
@@ -104,32 +102,31 @@ class TopicReader(Closeable):
     def offsets_at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition with a timestamp at or after a time, or None."""
+        """Return each partition's first offset with a timestamp at or after `at_ms`, or None."""
         times = dict.fromkeys(partitions, max(0, at_ms))
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
         return {partition: None if there is None else there.offset for partition, there in found.items()}
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
-        """Return new records, in order within each partition. Wait up to `timeout_ms` for the first one."""
+        """Return new records, in order within each partition. Wait at most `timeout_ms` for the first."""
         polled = self._consumer.poll(timeout_ms=timeout_ms)
         records = [record for of_partition in polled.values() for record in of_partition]
         self.records_read += len(records)
         return records
 
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition, or -1 if no broker answers in time."""
+        """Return the offset of each partition's next record, or -1 if no broker answers in time."""
         return {partition: self._position(partition) for partition in partitions}
 
     def has_read(self, ends: Offsets) -> bool:
-        """Return True if all records before these offsets are read."""
+        """Return True if all records before `ends` are read."""
         return not self._behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
-        """Yield the started partitions' records before these offsets. Later records are left for the next
-        call.
+        """Yield the started partitions' records before `ends`. Later records are left for the next call.
 
-        Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None for no limit), or if no record
-        comes for IDLE_TIMEOUT_MS.
+        Raises KafkaTimeoutError if this takes longer than `timeout_ms`, or if no record comes for
+        IDLE_TIMEOUT_MS.
         """
         give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         idle_s = time.monotonic()
@@ -152,7 +149,9 @@ class TopicReader(Closeable):
             self._consumer.seek(partition, offset)
 
     def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
-        """Yield these topics' records from their beginnings to their current ends. Raises as `read_to`."""
+        """Yield these topics' records from their beginnings to their current ends. Errors are as in
+        `read_to`.
+        """
         partitions = self.partitions_of(*topics)
         ends = self.ends(partitions)
         self.start(beginning=partitions)
@@ -166,7 +165,7 @@ class TopicReader(Closeable):
         return [partition for partition, end in ends.items() if self._position(partition) < end]
 
     def _position(self, partition: TopicPartition) -> int:
-        """Return the reader's offset in a partition, or -1 if the brokers do not answer in time."""
+        """Return the offset of the next record, or -1 if the brokers do not answer in time."""
         position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
         return -1 if position is None else position
 
@@ -175,7 +174,7 @@ class TopicReader(Closeable):
 
 
 class ClientError(RuntimeError):
-    """The error of a request without a response of the expected type. Each subclass is one reason."""
+    """The error of a request without an expected response. Each subclass is one reason."""
 
 
 class TopicsMissing(ClientError):
@@ -183,10 +182,9 @@ class TopicsMissing(ClientError):
 
 
 class BrokersOwn(Enum):
-    """The source that is read if the topics of this project's coordinator do not exist.
+    """The source that is read if this project's coordinator has no topics.
 
-    It is `__consumer_offsets` or, if the principal may not read that, polls of the brokers' descriptions of
-    their groups.
+    It is `__consumer_offsets` or, if the principal may not read that, polls of the groups.
     """
 
     OFFSETS_TOPIC = 1
@@ -194,10 +192,9 @@ class BrokersOwn(Enum):
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
-    """Return the layout of the coordinator's or observer's topics with this prefix, with their actual
-    partitions.
+    """Return the layout of the coordinator's or observer's topics, with their actual partitions.
 
-    Raises TopicsMissing if they do not exist, or if a gateway hides them.
+    Raises TopicsMissing if there are none with this prefix, or if a gateway hides them.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(client_config) as reader:
@@ -234,8 +231,9 @@ _BULK_MAX_WAIT_MS = 500
 def reader_and_admin(
     client_config: ClientConfig, layout: TopicLayout, *, in_bulk: bool = False
 ) -> Iterator[tuple[TopicReader, KafkaAdminClient]]:
-    """Yield the connections of a follower of the layout's topics that also sends requests to the brokers.
-    `in_bulk` is for a follower for which nobody waits. Raises KafkaError.
+    """Yield the connections of a follower that also sends requests to the brokers. Raises KafkaError.
+
+    With `in_bulk`, nobody waits for the follower.
     """
     with (
         TopicReader(
@@ -257,9 +255,9 @@ def reader_and_admin(
 
 
 class FollowerThread(BackgroundThread):
-    """A thread that calls `_connect_and_follow` until stopped, again after each error of type `_retried`.
+    """A thread that calls `_connect_and_follow` until stopped, and again after each `_retried` error.
 
-    `purpose` is used in its warnings, such as `reading for the page`. The subclass calls `_worked` after each
+    `purpose` is for its warnings, such as `reading for the page`. Subclasses call `_worked` after each
     successful read.
     """
 
@@ -271,7 +269,7 @@ class FollowerThread(BackgroundThread):
         super().__init__(name)
 
     def read_age_s(self) -> float:
-        """Return the seconds since the last successful read, or since its construction."""
+        """Return the seconds since the last successful read, or since the construction."""
         return time.monotonic() - self._read_at_s
 
     def _worked(self) -> None:
@@ -291,7 +289,7 @@ class FollowerThread(BackgroundThread):
 
     @abstractmethod
     def _connect_and_follow(self) -> None:
-        """Follow the topics until stopped. May raise an error of the type `_retried`."""
+        """Follow the topics until stopped. May raise `_retried`."""
 
 
 # Names of topics by id. Records of groups of the consumer protocol have only the ids.
@@ -311,7 +309,7 @@ LookUpNames = Callable[[], dict[bytes, str]]
 
 
 class NamesById:
-    """A cache of topic names by id. `look_up` returns the names of all topics; it may raise KafkaError."""
+    """A cache of topic names by id. `look_up` returns the names of all topics, or raises KafkaError."""
 
     def __init__(self, look_up: LookUpNames, now_s: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[bytes, str] = {}
@@ -321,7 +319,7 @@ class NamesById:
         self._next_lookup_s = float("-inf")
 
     def find(self, ids: Iterable[bytes]) -> None:
-        """Look up these ids, except those that are known or were recently missing."""
+        """Look up these ids, unless they are known or were missing recently."""
         now_s = self._now_s()
         new = [
             topic_id
@@ -342,9 +340,7 @@ class NamesById:
 
 @cache
 def names_on(client_config: ClientConfig) -> NamesById:
-    """Return this process's cache of the cluster's topic names. The many tasks of a Python worker of Spark
-    share it.
-    """
+    """Return this process's cache of the cluster's topic names, which Spark's many tasks in it share."""
     return NamesById(lambda: _names(client_config))
 
 

@@ -23,10 +23,8 @@ T = TypeVar("T")
 
 
 def client_network(host: str) -> str:
-    """Return the network that counts as one client.
-
-    It is an IPv4 address, the /64 of an IPv6 address, or the whole loopback network, because a process may
-    use any address of that.
+    """Return the network that counts as one client: an IPv4 address, a /64 of IPv6, or the loopback
+    network.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -35,6 +33,7 @@ def client_network(host: str) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         address = address.ipv4_mapped or address
     if address.is_loopback:
+        # A process may use any loopback address.
         return "loopback"
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
@@ -58,10 +57,7 @@ class ClientSlots(Generic[T]):
         """The clients of all holders, the oldest holder first."""
 
     def add(self, host: str, holder: T) -> T | None:
-        """Give a slot to a holder, and return the holder that it replaces.
-
-        Return None if a slot was free, or the new holder itself if it gets no slot.
-        """
+        """Give a slot to a holder. Return the holder that it replaces, None, or itself if it gets no slot."""
         client = client_network(host)
         with self._lock:
             ended = None if len(self._clients) < self._total else self._loser(client)
@@ -78,7 +74,7 @@ class ClientSlots(Generic[T]):
             self._clients.pop(holder, None)
 
     def _loser(self, client: str) -> T | None:
-        """Return the holder whose slot a client gets: one of its own unless another client has more."""
+        """Return the holder whose slot `client` gets: its own, unless another client has more."""
         numbers = Counter(self._clients.values())
         greediest = max(numbers, key=lambda other: (numbers[other], other == client))
         theirs = [holder for holder, other in self._clients.items() if other == greediest]
@@ -96,14 +92,14 @@ class WebUnavailable(RuntimeError):
 
 
 class TlsFiles(NamedTuple):
-    """The files of a certificate with its chain, and of its key (None if the certificate's file has it)."""
+    """The files of a certificate with its chain."""
 
     certificate: Path
-    key: Path | None = None
+    key: Path | None = None  # None if the certificate's file has it
 
 
 class _Connection(H11Protocol):
-    """A client's connection, which occupies one of `slots`."""
+    """A client's connection, which has one of `slots`."""
 
     slots: ClassVar[ClientSlots["_Connection"]]
 
@@ -125,8 +121,6 @@ class _Connection(H11Protocol):
 
 
 def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
-    """Return uvicorn's protocol class with a limit on connections."""
-
     class Bounded(_Connection):
         slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=ends_busy)
 
@@ -183,9 +177,9 @@ class WebServer(Startable):
 
 
 def listening_at(host: str, port: int, served: str = "the page") -> socket.socket:
-    """Return a listening socket; port 0 means any free port.
+    """Return a listening socket. Port 0 means any free port. Raises WebUnavailable.
 
-    Raises WebUnavailable. In its message, `served` names what the port serves.
+    `served` names what the port serves, for the error.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -195,13 +189,13 @@ def listening_at(host: str, port: int, served: str = "the page") -> socket.socke
 
 
 def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
-    """Return the URL at which a browser reaches a listening socket."""
+    """Return the URL of a listening socket, for a browser."""
     host, port = listening.getsockname()[:2]
     return f"{'https' if has_tls else 'http'}://{_in_url(host)}:{port}/"
 
 
 def names_of(listening: socket.socket) -> list[str]:
-    """Return the names, with the port, by which a browser on this machine reaches a listening socket."""
+    """Return the names with port of a listening socket, for a browser on this machine."""
     host, port = listening.getsockname()[:2]
     return [f"{name}:{port}" for name in (_in_url(host), "localhost", "127.0.0.1", "[::1]")]
 

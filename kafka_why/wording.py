@@ -26,19 +26,18 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
 class VisibleText(str):
-    """Text without unprintable characters, except the line feeds between its own lines."""
+    """Text without unprintable characters, except the line feeds of its own lines."""
 
     __slots__ = ()
 
     def __str__(self) -> "VisibleText":
-        """Return the text itself, so that an error with such a message keeps its lines."""
+        """Return the text itself, so that an error with this message keeps its lines."""
         return self
 
 
 def visible(text: str) -> VisibleText:
-    """Return the text on one line, with unprintable characters escaped as in Python's strings.
-
-    A `VisibleText` is returned unchanged.
+    """Return the text on one line, with unprintable characters escaped. A `VisibleText` is returned
+    unchanged.
     """
     if isinstance(text, VisibleText):
         return text
@@ -61,7 +60,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def duration_text(ms: int) -> str:
-    """Return a duration: `250 ms`, `61.2 s`, `12 min 5 s`, `5 h 3 min`."""
+    """Return a text such as `250 ms`, `61.2 s`, `12 min 5 s` or `5 h 3 min`."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 120_000:
@@ -73,7 +72,7 @@ def duration_text(ms: int) -> str:
 
 
 class Clock:
-    """Formats times in one time zone, this machine's by default."""
+    """A formatter of times in one time zone, by default this machine's."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         self._zone = zone
@@ -95,9 +94,9 @@ _PART = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|min|s|m|h|d)"
 
 
 def parse_since(text: str, now_ms: int) -> int:
-    """Parse `2h`, `90m`, `1h30m`, or an ISO time such as `2026-11-21T03:00` (local unless it names its zone).
+    """Return the milliseconds since the epoch of `2h` ago, or of an ISO time such as `2026-11-21T03:00`.
 
-    Returns milliseconds since the epoch, for a duration at least 0. Raises ValueError.
+    `90m` and `1h30m` are durations, too. An ISO time is local unless it names its zone. Raises ValueError.
     """
     if re.fullmatch(f"(?:{_PART})+", text):
         ago_ms = sum(float(number) * _UNIT_MS[unit] for number, unit in re.findall(_PART, text))
@@ -117,7 +116,7 @@ Lines = Iterator[tuple[str, str]]  # a label, "" to continue the last one, and t
 
 
 def columns(lines: Lines) -> Iterator[str]:
-    """Yield each line after its label, which is padded to the longest one."""
+    """Yield each line after its label. Labels are padded to the longest one."""
     rows = list(lines)
     width = max((len(label) for label, _ in rows), default=0)
     for label, text in rows:
@@ -125,7 +124,7 @@ def columns(lines: Lines) -> Iterator[str]:
 
 
 def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> Lines:
-    """Yield counts, kinds and counts by client: `12 x member joined  worker-1 9, worker-2 3`."""
+    """Yield lines such as `12 x member joined  worker-1 9, worker-2 3`."""
     digits = max((len(str(number)) for number, _, _ in counts), default=0)
     width = max((len(kind) for _, kind, _ in counts), default=0)
     texts = []
@@ -136,7 +135,7 @@ def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> L
 
 
 def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "") -> Lines:
-    """Yield each text, the label before the first one, and how many are left out, if any."""
+    """Yield each text, with the label before the first one, and how many are left out, if any."""
     for place, text in enumerate(texts):
         yield "" if place else label, text
     if left_out > 0:
@@ -144,7 +143,7 @@ def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "")
 
 
 def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
-    """Yield the names of the first MAX_MEMBERS members, each with its text, and the number of the others."""
+    """Yield the names and texts of the first MAX_MEMBERS members, and the number of the others."""
     shown = texts[:MAX_MEMBERS]
     width = max((len(name) for name, _ in shown), default=0)
     rows = (f"{name:<{width}}  {text}" for name, text in shown)
@@ -152,7 +151,7 @@ def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
 
 
 def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
-    """Return the first words as a list, and how many more there are."""
+    """Return a text such as `a, b, 3 more`, with at most `most` words."""
     more = f", {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
@@ -163,12 +162,12 @@ def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 member`, `2 members`."""
+    """Return a number with its noun, such as `1 member` or `2 members`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def trigger_text(trigger: str) -> str:
-    """Return a trigger without the time of a deadline or scan, because the rebalance has the same time."""
+    """Return a trigger without the time of a deadline or scan, which the rebalance has, too."""
     return re.sub(r" at \d+$", "", trigger)
 
 
@@ -184,7 +183,7 @@ def is_bare(member_id: MemberId) -> bool:
 
 
 def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
-    """Return the instance id, or else the client id, of each member whose id is only a UUID."""
+    """Return the instance id or else the client id of members whose member id is only a UUID."""
     clients = {
         event.member_id: client
         for event in entries
@@ -194,7 +193,7 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
 
 
 def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
-    """Return a name for a member that does not change when its client restarts and gets a new member id."""
+    """Return a member's name that stays the same when its client restarts."""
     return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
 
 
@@ -231,17 +230,14 @@ MISSING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and the minimum width in characters; wider values widen the column."""
+    """A column of a table."""
 
     heading: str
-    min_width: int = 15
+    min_width: int = 15  # in characters; wider values widen the column
 
 
 def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> VisibleText:
-    """Format the heading and the rows, one per line, without trailing blanks.
-
-    None is shown as `-`, and unprintable characters are escaped.
-    """
+    """Format the heading and the rows, one per line. Unprintable characters are escaped, and None is `-`."""
     cells = [[MISSING if value is None else visible(str(value)) for value in row] for row in rows]
     lines = [[column.heading for column in columns], *cells]
     widths = [
@@ -254,7 +250,7 @@ def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> Vi
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:
-    """Return the partitions by topic, with runs of numbers joined: `orders 0-3 7, prices 1`."""
+    """Return a text such as `orders 0-3 7, prices 1`."""
     return topics_text(by_topic(partitions))
 
 
@@ -273,7 +269,7 @@ def number_list(numbers: Iterable[int]) -> str:
 
 
 def progress(member: ConsumerMemberSnapshot) -> str:
-    """Return the partitions of a member of a consumer-protocol group: `orders 0-3, gives up orders 4`."""
+    """Return the partitions of a member of a group with epochs, such as `orders 0-3; gives up orders 4`."""
     awaited = member.awaited()
     parts = [topics_text(member.assigned) or "-"]
     parts += [f"gives up {topics_text(member.revoking)}"] if member.revoking else []
@@ -282,7 +278,7 @@ def progress(member: ConsumerMemberSnapshot) -> str:
 
 
 def topics_text(partitions: Mapping[str, Iterable[int]]) -> str:
-    """Return partition numbers by topic, with runs joined: `orders 0-3 7, prices 1`."""
+    """Return a text such as `orders 0-3 7, prices 1`."""
     return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())
 
 

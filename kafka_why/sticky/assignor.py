@@ -124,8 +124,8 @@ class _EqualAssignment:
     """A builder of the assignment for members with the same topics (Kafka's ConstrainedAssignmentBuilder).
 
     Every member gets the same number of partitions or one more, and as many partitions as this allows stay
-    with their owners. If several members own too many partitions, the first ones by member id may keep an
-    extra partition. Kafka follows the order of a hash table there. Racks are ignored.
+    with their owners. If several members own too many, the first ones by member id may keep an extra
+    partition. There Kafka has the order of a hash table. Racks are ignored.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -139,7 +139,7 @@ class _EqualAssignment:
         self._at_min: deque[int] = deque()
 
     def build(self) -> list[int]:
-        """Return the new holder of each partition. The group has members."""
+        """Return the new holder of each partition. The group must have members."""
         self._keep_owned()
         self._distribute([partition for partition, holder in enumerate(self._holder) if holder == NOBODY])
         return self._holder
@@ -158,8 +158,8 @@ class _EqualAssignment:
                 self._at_min.append(member)
 
     def _owned(self) -> list[list[int]]:
-        """Return the partitions that each member owns, in the order of partition numbers within topics, as in
-        Kafka.
+        """Return the partitions that each member owns. As in Kafka, they are in the order of numbers within
+        topics.
         """
         group = self._group
         owned: list[list[int]] = [[] for _ in group.members]
@@ -172,8 +172,8 @@ class _EqualAssignment:
         return owned
 
     def _distribute(self, partitions: list[int]) -> None:
-        """Give partitions in turns to the members below their quota. Then give an extra partition each to
-        members at their quota.
+        """Give partitions in turns to the members below their quota, then one each to members at their
+        quota.
         """
         place = 0
         for partition in partitions:
@@ -196,13 +196,12 @@ class _EqualAssignment:
 
 
 def assign_exact(group: StickyGroup) -> list[int]:
-    """Return the new holder of each partition, for members that may have different topics or racks. Every
-    topic of the group has a subscriber.
+    """Return the new holder of each partition, for members that may have different topics or racks.
 
-    This algorithm reaches Kafka's aims exactly, in Kafka's order: 1. The loads are as even as the
-    subscriptions allow. 2. As many partitions as possible are near their member. 3. As few partitions as
-    possible move away from their owner. 4. Of the moved partitions, as many as possible go back to their
-    previous owner.
+    Every topic of the group must have a subscriber. This algorithm reaches Kafka's aims exactly, in Kafka's
+    order: 1. The loads are as even as the subscriptions allow. 2. As many partitions as possible are near
+    their member. 3. As few partitions as possible move away from their owner. 4. Of the moved partitions, as
+    many as possible go back to their previous owner.
 
     Kafka's algorithm (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions until no
     single move helps, and reverts all moves if they have not improved the balance. So Kafka's assignment is
@@ -218,14 +217,14 @@ def assign_exact(group: StickyGroup) -> list[int]:
 class StickyAssignor:
     """An assignor that assigns as evenly as the subscriptions allow, and moves as few partitions as possible.
 
-    A member's earlier partitions are in its `kafka_why.contract.protocols.subscriptions.Claim`. If two
-    members claim a partition, the claim of the higher generation counts. Two claims in the same generation
-    void each other. A near rack has priority over the owner, as in Kafka.
+    A member's earlier partitions are its `Claim`. If two members claim a partition, the claim of the higher
+    generation counts. Two claims in the same generation void each other. A near rack has priority over the
+    owner, as in Kafka.
 
     If members have the same topics and racks make no difference, the algorithm is Kafka's own, step by step.
-    Otherwise the algorithm is `assign_exact`, which reaches Kafka's aims exactly. Kafka's own algorithm may
-    leave loads uneven or move more than necessary. It gives members partitions that they no longer subscribe
-    to, and at every rebalance it takes partitions that are near no member from their owners.
+    Otherwise it is `assign_exact`. There Kafka's algorithm may leave loads uneven or move more than
+    necessary. It gives members partitions that they no longer subscribe to, and at every rebalance it takes
+    partitions that are near no member from their owners.
     """
 
     name: Final = "sticky"
@@ -247,8 +246,8 @@ class CooperativeStickyAssignor:
     continues.
 
     A partition that moves is unassigned in the first rebalance, in which its owner gives it up. The owner
-    then joins again, and the second rebalance gives the partition to its new owner. A partition that two
-    members claim in the same generation is first taken from both. A member's earlier partitions are the owned
+    then joins again, and the second rebalance gives the partition to its new owner. If two members claim a
+    partition in the same generation, it is first taken from both. A member's earlier partitions are the owned
     partitions in its subscription.
     """
 

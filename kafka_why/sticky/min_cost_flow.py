@@ -14,28 +14,27 @@ from kafka_why.sticky.pools import Pools, members_in
 class _Step(NamedTuple):
     """An edge of the residual graph: `giver` gives `taker` a partition.
 
-    The partition is `partition`, or the giver's cheapest partition of `kind`. If both are None, the edge
-    carries no partition: the giver's load rises by one, and the taker's load falls by one.
+    If `kind` and `partition` are None, the giver's load rises by one instead, and the taker's load falls by
+    one.
     """
 
     giver: int
     taker: int
-    kind: int | None = None
+    kind: int | None = None  # the giver's cheapest partition of this kind
     partition: int | None = None
 
 
 def minimise_cost(pools: Pools) -> None:
-    """Cancel cycles of negative cost until none is left. The loads stay equally even."""
+    """Cancel cycles of negative cost until there are none. The loads stay equally even."""
     while _Search(pools).cancel_negative_cycles():
         pass
 
 
 class _Search:
-    """A search for cycles of negative cost. It finds shortest paths by label correcting; all labels are 0
-    initially.
+    """A search for cycles of negative cost, by label correcting. All labels are 0 initially.
 
-    A cycle is cancelled as soon as it is found. Its members then leave the search, because their partitions,
-    and so the costs of their edges, have changed.
+    A cycle is cancelled as soon as it is found. Its members then leave the search, because the costs of their
+    edges have changed.
     """
 
     def __init__(self, pools: Pools) -> None:
@@ -52,7 +51,7 @@ class _Search:
         self._queued = set(self._queue)
 
     def cancel_negative_cycles(self) -> bool:
-        """Cancel cycles that share no member. Return False if there was no cycle, so the cost is minimal."""
+        """Cancel cycles that share no member. Return False if there was none: the cost is minimal."""
         while self._queue:
             member = self._queue.popleft()
             self._queued.discard(member)
@@ -93,15 +92,14 @@ class _Search:
     def _reach(
         self, takers: int, label: int, giver: int, *, kind: int | None = None, partition: int | None = None
     ) -> None:
-        """Lower the labels of `takers` to `label` by an edge from `giver`. If an edge closes a negative
-        cycle, push flow along the cycle and stop.
-        """
+        """Lower the labels of `takers` to `label` by an edge from `giver`."""
         takers &= ~self._settled if not self._is_settled(giver) else 0
         for lower, members in self._members_at.items():
             if lower <= label:
                 takers &= ~members
         for taker in members_in(takers):
             step = _Step(giver, taker, kind, partition)
+            # Push flow along a negative cycle, and stop.
             if cycle := self._find_cycle(step):
                 self._push_flow(cycle)
                 return
@@ -115,7 +113,7 @@ class _Search:
                 self._queue.append(taker)
 
     def _find_cycle(self, step: _Step) -> list[_Step]:
-        """Return the cycle of negative cost that this edge closes, or [] if the taker is not on the path."""
+        """Return the cycle of negative cost that this edge closes, or []."""
         steps = [step]
         member = step.giver
         while member != step.taker:

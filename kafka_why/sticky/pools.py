@@ -26,8 +26,8 @@ class Pools:
     """The partitions of each member by kind. Partitions of one kind have the same subscribers and racks.
 
     The cost of a partition at a member is a number. Three facts add to the cost: the member is on another
-    rack; the partition is not at its owner; it is not at its previous owner, either. One occurrence of a fact
-    outweighs any number of the facts after it. For a partition without owners only the rack counts.
+    rack; the member is not its owner; the member is not its previous owner, either. One such fact outweighs
+    any number of the later ones. For a partition without owners only the rack counts.
     """
 
     def __init__(self, group: StickyGroup) -> None:
@@ -49,7 +49,6 @@ class Pools:
         self._make_kinds()
 
     def _make_kinds(self) -> None:
-        """Find the kinds of partitions, and the near and far subscribers of each kind."""
         group = self.group
         subscribers = [0] * len(group.topics)
         for member, topics in enumerate(group.topics_of):
@@ -77,13 +76,13 @@ class Pools:
         raise ValueError("no members")
 
     def base_cost(self, partition: int) -> int:
-        """Return the cost, without racks, at a member that is neither the owner nor the previous owner."""
+        """Return the cost, without racks, at a member that is no owner or previous owner."""
         if self.group.owner[partition] != NOBODY:
             return self.move_cost
         return int(self.group.previous[partition] != NOBODY)
 
     def holding_value(self, partition: int, member: int) -> int:
-        """Return by how much the cost at this member is below `base_cost`, or AWAY (0)."""
+        """Return by how much the cost at `member` is below `base_cost`, or AWAY (0)."""
         if member == self.group.owner[partition]:
             return self.move_cost
         return 1 if member == self.group.previous[partition] else AWAY
@@ -101,7 +100,7 @@ class Pools:
         )
 
     def better_places(self, partition: int) -> list[int]:
-        """Return the owner and the previous owner of the partition, except its current holder."""
+        """Return the owner and the previous owner of the partition, without its holder."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
         nowhere = (NOBODY, self.holder[partition])
         if owner in nowhere and previous in nowhere:  # the usual case: the owner holds the partition
@@ -109,14 +108,12 @@ class Pools:
         return sorted({owner, previous}.difference(nowhere))
 
     def cheapest_to_take(self, member: int, kind: int) -> int:
-        """Return the member's partition of this kind that is cheapest to take. The member has at
-        least one.
-        """
+        """Return the member's partition of this kind that is cheapest to take. It must have one."""
         pool = self.held[member][kind]
         return next(reversed(pool[min(pool)]))
 
     def move(self, partition: int, member: int) -> None:
-        """Give a partition to a member, and take it from its current holder, if any."""
+        """Give a partition to a member, and take it from its holder, if any."""
         holder = self.holder[partition]
         if holder != NOBODY:
             self._take(partition, holder)
@@ -130,7 +127,6 @@ class Pools:
         self._set_load(member, self.load[member] + 1)
 
     def _take(self, partition: int, holder: int) -> None:
-        """Take a partition from its holder."""
         kind, holding_value = self.kind_of[partition], self.holding_value(partition, holder)
         pool = self.held[holder][kind]
         del pool[holding_value][partition]

@@ -45,32 +45,30 @@ _BEGINS = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
 
 
 class LoggedGroup(Struct, kw_only=True):
-    """A group in the logs, with the number of its rebalances in total and by kind of cause."""
+    """A group in the logs."""
 
     group_id: str
-    rebalances: int
+    rebalances: int  # their number
     first_ms: int
     last_ms: int
-    causes: dict[CauseKind, int]
+    causes: dict[CauseKind, int]  # number of rebalances by kind of cause
 
 
 @dataclass(slots=True)
 class BrokerLogs:
-    """The content of the files. `skipped` counts lines that look like a coordinator's lines but cannot be
-    parsed or have no time. `broken` has the files that end early, each with the error.
-    """
+    """The content of the files."""
 
     lines: int = 0
-    skipped: int = 0
+    skipped: int = 0  # a coordinator's lines that cannot be parsed or have no time
     brokers: set[int] = field(default_factory=set)
     is_zone_assumed: bool = False
-    broken: list[tuple[str, str]] = field(default_factory=list)
+    broken: list[tuple[str, str]] = field(default_factory=list)  # files that end early, with the error
     events: list[LogEvent] = field(default_factory=list)
     dropped: int = 0
     groups: dict[str, LoggedGroup] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
-        """Return notes about the files: what was read, and what may be missing or inexact."""
+        """Return notes on what was read, and on what may be missing or inexact."""
         of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
         found = [f"read from {', '.join(map(_file_label, files))}: {self.lines:,} lines{of}"]
         if self.skipped:
@@ -103,12 +101,10 @@ def read_broker_logs(
     zone: tzinfo | None,
     progress: "Progress" = lambda *_: None,
 ) -> BrokerLogs:
-    """Return the events about a group in the order of time, or the counts of all groups if `group_id` is
-    None.
+    """Return the events about a group in order of time, or the counts of all groups for None.
 
-    `files` may be gzipped; `-` is standard input. Times without a time zone are in `zone`, or in this
-    machine's zone if `zone` is None. `progress` is called with numbers of bytes. Raises OSError if a file
-    cannot be opened.
+    `files` may be gzipped, and `-` is standard input. Times without a zone are in `zone`, or for None in this
+    machine's. `progress` is called with numbers of bytes. Raises OSError if a file cannot be opened.
     """
     reader = _LogFileReader(group_id, zone, progress)
     for name in dict.fromkeys(files):
@@ -136,7 +132,7 @@ def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
 
 
 class _LogFileReader:
-    """A reader of log files. If `group_id` is None, it counts the rebalances of all groups."""
+    """A reader of log files. Without `group_id`, it counts the rebalances of all groups."""
 
     def __init__(self, group_id: str | None, zone: tzinfo | None, progress: "Progress") -> None:
         self._group_id, self._zone, self._progress = group_id, zone, progress
@@ -209,9 +205,10 @@ class _LogFileReader:
         return int((at if self._zone is None else at.replace(tzinfo=self._zone)).timestamp() * 1000)
 
     def finish(self) -> BrokerLogs:
-        """Return the content, with events in the order of time. A line that is in two files is one event."""
+        """Return the content, with events in order of time."""
         unique: dict[tuple[int, str, str | None, str], LogEvent] = {}
         for event in self._events:
+            # A line that is in two files is one event.
             unique.setdefault((event.at_ms, event.reason, event.member_id, event.type), event)
         self._found.events = sorted(unique.values(), key=lambda event: event.at_ms)
         return self._found
@@ -222,8 +219,9 @@ def _new_group(group_id: str, at_ms: int) -> LoggedGroup:
 
 
 def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
-    """Return the kind of cause of the rebalance that begins with `event`. The cause of a new epoch is
-    `before`, the last event about a member.
+    """Return the kind of cause of the rebalance that begins with `event`.
+
+    `before` is the last event about a member, the cause of a new epoch.
     """
     if event.type is not EntryType.PREPARING_REBALANCE:
         return CauseKind.UNKNOWN if before is None else kind_of_member(before.type, before.rule)
@@ -246,7 +244,7 @@ _COLUMNS = (Column("GROUP", 30), Column("REBALANCES", 10), Column("LAST", 23), C
 
 
 def history_from_logs(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
-    """Return a group's history from the logs alone. `notes` are the notes about the files.
+    """Return a group's history from the logs alone. `notes` are on the files.
 
     Raises HistoryUnavailable if no line is about a rebalance of the group.
     """
@@ -269,7 +267,7 @@ def history_from_logs(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> 
 
 
 def history_with_logs(history: History, logs: BrokerLogs, notes: Sequence[str]) -> History:
-    """Add the logs to a group's `history` from records. `notes` are the notes about the files."""
+    """Add the logs to a group's `history` from records. `notes` are on the files."""
     recorded = [entry for life in by_incarnation(history.entries) for entry in life.entries]
     observed = [entry for entry in recorded if isinstance(entry, HistoryEntry) and entry.observed]
     if len(observed) < len(recorded):
@@ -282,14 +280,14 @@ def history_with_logs(history: History, logs: BrokerLogs, notes: Sequence[str]) 
 
 
 def report_from_logs(report: Report, unnamed: int) -> Report:
-    """Return the report without moves, idle times and some notes, which do not follow from logs alone."""
+    """Return the report without what does not follow from logs alone: moves, idle times, some notes."""
     found = [structs.replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
     notes = [note for note in report.notes if not note.startswith((MISSING, OBSERVED))]
     return structs.replace(report, rebalances=found, notes=notes, unnamed=unnamed)
 
 
 def groups_since(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:
-    """Return the groups with a line since `since_ms`. The groups with the most rebalances are first."""
+    """Return the groups with a line since `since_ms`, in the order of their rebalances."""
     found = [group for group in logs.groups.values() if since_ms is None or group.last_ms >= since_ms]
     return sorted(found, key=lambda group: (-group.rebalances, group.group_id))
 

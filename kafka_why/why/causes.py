@@ -36,14 +36,15 @@ UNKNOWN_CAUSE = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause
 
 
 def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
-    """Return the kind of cause of an entry with this type and row, or None if it is not a cause."""
+    """Return the kind of cause of an entry with this type and row, or None."""
     kind = _BY_TYPE.get(type_)
     return None if kind is None else BY_RULE.get(rule, kind)
 
 
 def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
-    """Return the cause of `opening`, a PreparingRebalance entry. `before` are the earlier entries of the same
-    request or deadline.
+    """Return the cause of `opening`, a PreparingRebalance entry.
+
+    `before` are the earlier entries of the same request or deadline.
     """
     member_events = [
         (kind, event) for event in before if (kind := kind_of(event.type, event.rule)) is not None
@@ -74,7 +75,7 @@ def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
 
 
 def conversion(entries: Iterable[HistoryEntry]) -> str | None:
-    """Return the reason of the GroupConverted entry, or None if the group kept its protocol."""
+    """Return the reason of the GroupConverted entry, or None."""
     return next((event.reason for event in entries if event.type is EntryType.GROUP_CONVERTED), None)
 
 
@@ -110,8 +111,8 @@ _EPOCH_KINDS_BY_RULE = {
 def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Sequence[HistoryEntry]) -> Cause:
     """Return the cause of the new epoch in the entry `bump`.
 
-    `before` are the earlier entries of the rebalance. The ones with the same request or deadline as `bump`
-    name the cause. `news` are entries from before the rebalance that can be its reason.
+    `before` are the earlier entries of the rebalance. Those of the same request or deadline name the cause.
+    `news` are entries from before the rebalance that can be its reason.
     """
     same_trigger = [event for event in before if event.cause == bump.cause]
     member_events = [event for event in same_trigger if event.type in _EPOCH_KINDS]
@@ -131,7 +132,7 @@ def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Seq
 
 
 def _reason(bump: HistoryEntry, kind: CauseKind, before: Sequence[HistoryEntry]) -> str:
-    """Return the reason of a new epoch. For some kinds, earlier entries of other requests have the reason."""
+    # For some kinds, earlier entries of other requests have the reason.
     sentences: list[str] = []
     if kind is CauseKind.TOPICS_CHANGED:
         sentences = [event.reason for event in before if event.type is EntryType.TOPICS_CHANGED]
@@ -151,7 +152,7 @@ def _initialized_text(event: HistoryEntry) -> str:
 
 
 def kind_of_member(type_: EntryType, rule: str) -> CauseKind:
-    """Return the kind of cause of an entry about a member with this type and row."""
+    """Return the kind of cause of an entry about a member."""
     return _REMOVAL_KINDS_BY_RULE.get(rule, _EPOCH_KINDS.get(type_, CauseKind.UNKNOWN))
 
 

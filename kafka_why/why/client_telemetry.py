@@ -52,28 +52,23 @@ _SECOND_MS = 1_000  # clients report whole seconds
 
 
 class Push(NamedTuple):
-    """A push of a client's metrics, which arrived at `at_ms`. `kafka_why.contract.telemetry` has the names of
-    the metrics.
-    """
+    """A push of a client's metrics, which arrived at `at_ms`."""
 
     at_ms: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float]  # names are in `kafka_why.contract.telemetry`
 
     def time_of(self, metric: str) -> int | None:
-        """Return the latest possible time of the event whose age is the value of `metric`, in whole seconds,
-        or None if the push does not have the metric.
-        """
+        """Return the latest possible time of the event whose age in seconds is `metric`, or None."""
         ago_s = self.metrics.get(metric)
         return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The pushes of a group's members in the order of time, and the `max.poll.interval.ms` of removed members
-    where it is known.
-    """
+    """The pushes of a group's members in order of time."""
 
     pushes: Mapping[MemberId, Sequence[Push]] = field(default_factory=dict)
+    # max.poll.interval.ms of removed members, where known.
     poll_intervals_ms: Mapping[MemberId, int] = field(default_factory=dict)
 
 
@@ -81,27 +76,22 @@ NO_TELEMETRY = Telemetry()
 
 
 class _Moment(NamedTuple):
-    """A moment that a client's metrics may explain. If `leaves`, the client itself left the group, for
-    `reason`.
-    """
+    """A moment that a client's metrics may explain."""
 
     about: ClientRole
     member_id: MemberId
     at_ms: int
-    leaves: bool = False
+    leaves: bool = False  # the client itself left the group, for `reason`
     reason: str | None = None
 
     @property
     def is_of_poll_timeout(self) -> bool:
-        """True if the client left because its poll timeout had expired."""
         return self.reason is not None and _POLL_TIMEOUT in self.reason
 
     def is_explained_by(self, metrics: ClientMetrics) -> bool:
-        """Return True if `metrics` explain the moment. Clients leave for many reasons, so the metrics of a
-        client that left explain it only if its last poll was too long ago.
-        """
         poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
         is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
+        # A client leaves for many reasons. Its metrics show only a late last poll.
         return not self.leaves or self.is_of_poll_timeout or is_late
 
 
@@ -120,7 +110,6 @@ def _client_metrics(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientMetric
 
 
 def _moments(r: Rebalance) -> Iterator[_Moment]:
-    """Yield the moments at which members left, were removed, or were waited for."""
     gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
     leaves = r.cause.kind is CauseKind.MEMBER_LEFT
     for member_id in r.cause.member_ids if gone else ():
@@ -140,7 +129,6 @@ def _moments(r: Rebalance) -> Iterator[_Moment]:
 
 
 def _metrics_about(moment: _Moment, telemetry: Telemetry) -> ClientMetrics | None:
-    """Return the metrics of the member's client at the moment, or None if unknown."""
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
     before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
@@ -166,13 +154,10 @@ def _metrics_about(moment: _Moment, telemetry: Telemetry) -> ClientMetrics | Non
 
 
 def _certain_metrics(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientMetrics:
-    """Return the metrics from pushes that show the last poll before the moment.
-
-    The earliest time of the poll in any push is the best estimate, because pushes arrive with a delay. Half a
-    second is added because clients report whole seconds. A client that left because its poll timeout had
-    expired had not polled for at least `interval_ms`.
-    """
+    """Return the metrics from pushes that show the last poll before the moment."""
     push = pushes[0]
+    # Pushes arrive with a delay, so the earliest time is the best; clients report whole seconds, so half a
+    # second is added.
     polls_ms = [poll_ms for push in pushes if (poll_ms := push.time_of(LAST_POLL)) is not None]
     poll_ms = moment.at_ms - min(polls_ms) + _SECOND_MS // 2 if polls_ms else None
     if moment.is_of_poll_timeout and poll_ms is not None and interval_ms is not None:
@@ -192,7 +177,7 @@ def _certain_metrics(moment: _Moment, pushes: Sequence[Push], interval_ms: int |
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Return True if the last event that `metric` reports was before the moment."""
+    """Return True if the last event of `metric` was before the moment."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
@@ -209,7 +194,7 @@ _WHEN = {
 
 
 def client_lines(r: Rebalance, names: Names, *roles: ClientRole) -> Lines:
-    """Yield the lines about clients' metrics for these kinds of moments in a rebalance."""
+    """Yield the lines about clients' metrics in a rebalance, for members with `roles`."""
     for metrics in r.clients_said:
         if metrics.about in roles:
             is_named = metrics.about is not ClientRole.CAUSE or len(r.cause.member_ids) > 1
@@ -228,7 +213,7 @@ def _certain_sentence(metrics: ClientMetrics) -> str:
 
 
 def _earlier_sentence(metrics: ClientMetrics) -> str:
-    """Return a sentence about metrics from before the moment. The client may have polled since."""
+    """Return a sentence about earlier metrics. The client may have polled since."""
     parts = []
     if metrics.last_poll_before_ms is not None:
         parts.append(
@@ -244,7 +229,7 @@ def _earlier_sentence(metrics: ClientMetrics) -> str:
 
 
 def _interval_text(metrics: ClientMetrics) -> str:
-    """Return a text with max.poll.interval.ms, or "" if the client did not exceed it."""
+    """Return a clause with max.poll.interval.ms, or "" if the client did not exceed it."""
     poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
     if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
         return ""
@@ -252,7 +237,7 @@ def _interval_text(metrics: ClientMetrics) -> str:
 
 
 def _seconds(ms: int) -> str:
-    """Return a duration in whole seconds, because clients report no fractions."""
+    # Clients report no fractions.
     seconds = max(ms, 0) // 1_000
     return f"{seconds} s" if seconds < 120 else duration_text(seconds * 1_000)
 
@@ -266,9 +251,7 @@ MAX_MEMBERS = 20
 def read_telemetry(
     reader: TopicReader, layout: TopicLayout, group_id: str, entries: Sequence[AnyHistoryEntry]
 ) -> Telemetry:
-    """Return the metrics that were pushed since LOOKBACK_MS before the first of `entries`. Raises
-    KafkaError.
-    """
+    """Return the metrics that were pushed since LOOKBACK_MS before `entries`. Raises KafkaError."""
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
         return NO_TELEMETRY  # observers and coordinators of earlier versions have no such topic
@@ -314,9 +297,7 @@ def _joins_of_removed(
 def _poll_intervals_ms(
     reader: TopicReader, requests_topic: str, joins: Mapping[MemberId, str]
 ) -> dict[MemberId, int]:
-    """Return each member's max.poll.interval.ms, which Kafka's clients send as the rebalance timeout of a
-    join. `joins` has the ids of the members' join requests.
-    """
+    """Return each member's max.poll.interval.ms."""
     found: dict[MemberId, int] = {}
     for member_id, request_id in joins.items():
         topic, number, offset = record_of(request_id)
@@ -325,12 +306,13 @@ def _poll_intervals_ms(
         at = TopicPartition(topic, number), offset
         request = _request(reader, *at, number_in_pack(request_id))
         if isinstance(request, JoinGroup | ConsumerGroupHeartbeat):
+            # Kafka's clients send it as the rebalance timeout.
             found[member_id] = request.rebalance_timeout_ms
     return found
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """Return request `number` of the record at `offset`, or None if the topic no longer has the record."""
+    """Return request `number` of the record at `offset`, or None if the topic no longer has it."""
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

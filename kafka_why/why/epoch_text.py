@@ -51,7 +51,7 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
 
 
 def _share_group_lines(r: Rebalance, names: Names) -> Lines:
-    """Yield how long new members waited for a target, and the member that reached its target last."""
+    """Yield how long new members waited for a target, and which member reached its target last."""
     waits = [text for new in r.epochs if (text := _first_target(new, names))]
     yield from listing("waits", waits[:MAX_MEMBERS], len(waits) - MAX_MEMBERS)
     target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
@@ -63,9 +63,10 @@ def _share_group_lines(r: Rebalance, names: Names) -> Lines:
 
 def _first_target(new: EpochChange, names: Names) -> str:
     """Return a text such as `B joined 200 ms after the last assignment, so its first target took 4.8 s`, or
-    "" if the new member got its first target at once.
+    "".
     """
     since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
+    # The new member got its first target at once.
     if since_ms is None or target_ms is None or target_ms <= new.after_ms:
         return ""
     if new.cause.kind is not CauseKind.MEMBER_JOINED:
@@ -92,7 +93,7 @@ def _target(change: EpochChange) -> str:
 
 
 def _progress_text(member: Progress, r: Rebalance, names: Names) -> str:
-    """Return a member's progress: `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
+    """Return a text such as `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
     parts = []
     is_gone = any(gone.member_id == member.member_id for gone in r.removed)
     if member.revoked:

@@ -32,19 +32,14 @@ _TARGET_TYPES = (
 
 @dataclass(slots=True)
 class _Segment:
-    """The entries of one rebalance, including all entries of the request or deadline that began it.
-
-    `opening` is the entry that began the rebalance, or None if it is not in the history. `before` is the
-    assignment before the rebalance, or None if unknown. `news` are earlier entries that can be the reason of
-    a new epoch: changed topics, or initialized partitions. `last_target_ms` is the time of the previous
-    target assignment, or None if unknown.
-    """
+    """The entries of one rebalance, and of the whole request or deadline that began it."""
 
     entries: list[HistoryEntry]
-    opening: HistoryEntry | None
-    before: Holdings | None
+    opening: HistoryEntry | None  # that began the rebalance; None if it is not in the history
+    before: Holdings | None  # assignment before the rebalance; None if unknown
+    # Earlier entries that can be the reason of a new epoch: changed topics, or initialized partitions.
     news: list[HistoryEntry] = field(default_factory=list)
-    last_target_ms: int | None = None
+    last_target_ms: int | None = None  # time of the previous target assignment; None if unknown
     has_target: bool = False
 
 
@@ -77,8 +72,6 @@ def rebalances_by_epochs(
 
 
 class _RebalanceSplitter:
-    """A splitter of a phase into rebalances."""
-
     def __init__(self, tracker: ReconciliationTracker) -> None:
         self.tracker = tracker
         self._segment: _Segment | None = None
@@ -111,9 +104,8 @@ class _RebalanceSplitter:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
     def _can_begin(self, event: HistoryEntry) -> bool:
-        """Return True if a new epoch begins a rebalance. In a share group, the first epoch after each target
-        assignment begins one.
-        """
+        """Return True if a new epoch begins a rebalance."""
+        # In a share group, the first epoch after each target assignment does.
         return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
 
     def _note_target(self, event: HistoryEntry) -> None:
@@ -124,12 +116,11 @@ class _RebalanceSplitter:
             self._news = []
 
     def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
-        """End the current rebalance because `event` begins the next one. Entries of the same request or
-        deadline move to the next rebalance.
-        """
+        """End the current rebalance because `event` begins the next one."""
         segment = self._segment
         if segment is None:
             return
+        # Entries of the same request or deadline move to the next rebalance.
         number = 0
         for earlier in reversed(self._lead[:-1]):
             if earlier.type in _TARGET_TYPES:
@@ -141,10 +132,10 @@ class _RebalanceSplitter:
         yield self._end(incarnation, RebalanceOutcome.SUPERSEDED, event.at_ms, self._before_lead)
 
     def _end_with_request(self, incarnation: str) -> Iterator[Rebalance]:
-        """End a rebalance that began and ended with the same request, as in a group with one member. The
-        group was Stable before and after the request, so the history has no Stable entry (GS4).
+        """End a rebalance that began and ended with the same request, as in a group with one member.
 
-        Observed groups (OB26) and share groups (SP25) have a Stable entry.
+        The group was Stable before and after the request, so there is no Stable entry (GS4). Observed groups
+        (OB26) and share groups (SP25) have one.
         """
         last = None if self._segment is None else self._segment.entries[-1]
         if last is None or last.observed or self._is_removal_incomplete(last):
@@ -157,15 +148,15 @@ class _RebalanceSplitter:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
 
     def _is_removal_incomplete(self, last: HistoryEntry) -> bool:
-        """Return True if a member was removed and the new epoch, or Empty in a share group, is not read yet.
-        A reader of the topic may have only some of a request's entries.
+        """Return True if a member was removed, and the entry that follows in the same request is not read
+        yet.
         """
         if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
-        """Return True if the history begins with this entry, in the middle of a rebalance."""
+        # The history begins with this entry.
         return not self.tracker.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
@@ -183,7 +174,7 @@ class _RebalanceSplitter:
         self._lead, self._news, self._last_target_ms = [], [], None
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
-        """End the phase. `outcome` is the outcome of a rebalance that has not ended."""
+        """End the phase. A rebalance that has not ended gets `outcome`."""
         yield from self._end_with_request(incarnation)
         if self._segment is not None:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
@@ -196,9 +187,7 @@ class _RebalanceSplitter:
         ended_ms: int | None,
         after: Holdings | None = None,
     ) -> Rebalance:
-        """Return the current rebalance, which ends. `after` is the assignment at its end if the rebalance is
-        superseded.
-        """
+        """Return the current rebalance, which ends. A superseded one ends with the assignment `after`."""
         segment, self._segment = self._segment, None
         assert segment is not None
         if outcome is not RebalanceOutcome.SUPERSEDED and self.tracker.is_complete:
@@ -291,9 +280,7 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
 
 
 def _since_last_target(segment: _Segment, place: int) -> int | None:
-    """Return how long before a new epoch of a share group the last target was computed, or None if
-    unknown.
-    """
+    """Return the time from the last target to a new epoch of a share group, or None if unknown."""
     bump = segment.entries[place]
     if bump.group_type != SHARE or segment.last_target_ms is None:
         return None

@@ -108,7 +108,6 @@ class Follower:
         self._shown = len(ended)
 
     def _forget(self) -> None:
-        """Drop the older half of the entries if there are more than _ENTRIES_MAX."""
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[: _ENTRIES_MAX // 2]
             still = len(_ended_rebalances(self._analysis()))

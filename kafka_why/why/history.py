@@ -40,22 +40,16 @@ class HistoryUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The entries of a group. Some may be duplicates.
-
-    `unread` has the (incarnation, seq) of the entries that were not read because nothing depends on them. If
-    `from_start`, the first of the entries is the first retained one. `records_read` counts all records that
-    were read to find the entries, including other groups' records. `telemetry` has the metrics of the
-    members' clients. `notes` are about the source. If brokers' logs are the only source, `unnamed` is the
-    number of members that no line names, else None.
-    """
+    """The entries of a group. Some may be duplicates."""
 
     entries: list[AnyHistoryEntry]
+    # (incarnation, seq) of entries that were not read because nothing depends on them.
     unread: frozenset[tuple[str, int]]
-    from_start: bool
-    records_read: int = 0
-    telemetry: Telemetry = NO_TELEMETRY
-    notes: Sequence[str] = ()
-    unnamed: int | None = None
+    from_start: bool  # the first entry is the first retained one
+    records_read: int = 0  # all records, including other groups'
+    telemetry: Telemetry = NO_TELEMETRY  # metrics of the members' clients
+    notes: Sequence[str] = ()  # about the source
+    unnamed: int | None = None  # number of members that no line names, if brokers' logs are the only source
 
 
 class LiveSource(Protocol):
@@ -78,8 +72,8 @@ def read_history(
     """Return the entries of a group up to the end of the log at the time of the call.
 
     With `since_ms`, return only the entries needed for a report on the rebalances that ended at or after that
-    time. Raises HistoryUnavailable if the group is unknown or none of its entries is retained, and KafkaError
-    if no broker responds.
+    time. Raises HistoryUnavailable if the group is unknown or has no retained entry, and KafkaError if no
+    broker responds.
     """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
@@ -96,15 +90,13 @@ def read_history(
 
 
 def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
-    """Return the latest view of a group, or None if it has no view. Raises KafkaError if no broker
-    responds.
-    """
+    """Return the latest view of a group, or None. Raises KafkaError."""
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         return _GroupLog(reader, layout, group_id).view()
 
 
 def why_nothing(group_id: str, groups: Collection[str]) -> str:
-    """Return the message that a group has no history. `groups` are the existing groups."""
+    """Return a message that a group has no history. `groups` are the existing groups."""
     if group_id in groups:
         return f"group {group_id} exists, but its whole history is older than the events topic's retention"
     near = similar_groups(group_id, groups)
@@ -113,15 +105,13 @@ def why_nothing(group_id: str, groups: Collection[str]) -> str:
 
 
 def similar_groups(group_id: str, groups: Collection[str]) -> list[str]:
-    """Return existing group ids that are similar to `group_id` or contain it, the most similar first."""
+    """Return existing group ids that resemble or contain `group_id`, the most similar first."""
     close = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_NEAR_NAMES)
     containing = [name for name in sorted(groups) if group_id.lower() in name.lower()]
     return list(dict.fromkeys([*close, *containing]))[:_MAX_NEAR_NAMES]
 
 
 class _GroupLog:
-    """A `GroupLog` that is read from the brokers."""
-
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)
         self._reader = reader
@@ -158,7 +148,7 @@ class _GroupLog:
 
 
 def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
-    """Yield the entry in a record's `value`, or nothing if it cannot be decoded or is not about a group."""
+    """Yield the entry in a record's `value`, or nothing if it is unreadable or not about a group."""
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:
@@ -221,7 +211,7 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class GroupLog(Protocol):
-    """The entries of one group on its partition of the events topic, by offsets from `begin` to `end`."""
+    """The entries of one group on its partition of the events topic. Offsets are from `begin` to `end`."""
 
     @property
     def begin(self) -> int: ...
@@ -229,7 +219,7 @@ class GroupLog(Protocol):
     def end(self) -> int: ...
 
     def offset_at(self, at_ms: int) -> int:
-        """Return the offset of the first record stamped at or after `at_ms`, or `end`."""
+        """Return the offset of the first record at or after `at_ms`, or `end`."""
         ...
 
     def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
@@ -237,7 +227,7 @@ class GroupLog(Protocol):
         ...
 
     def view(self) -> GroupSnapshot | None:
-        """Return the group's current view, or None if it does not exist or is not a Kafka group."""
+        """Return the view of a Kafka group, or None."""
         ...
 
 
@@ -275,11 +265,8 @@ def entries_since(log: GroupLog, since_ms: int) -> History:
 
 
 def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
-    """Return the offset from which to read next, and the time since which all entries are found after that.
-
-    The offset is the one of the rebalance that began at `rebalance_ms`. It is `log.begin` if `rebalance_ms`
-    is None or the rebalance is not before the offset `low`.
-    """
+    """Return the offset to read from next, and the time since which all entries are then found."""
+    # The beginning of the rebalance, if that is known and before `low`, else of the log.
     at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
     return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
 
@@ -302,9 +289,7 @@ def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | No
 
 
 class _FollowingEntry(NamedTuple):
-    """The entry after the entries to search: its incarnation and seq, and the group's state and generation
-    before it.
-    """
+    """The entry after the entries to search, with the group's state and generation before it."""
 
     incarnation: str
     seq: int
@@ -326,7 +311,7 @@ def _following_entry(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -
 
 
 def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
-    """Return a set that includes all members before the entries `found`, or None if unknown."""
+    """Return a set that includes all members before `found`, or None if unknown."""
     if not found:
         return None if view is None else frozenset(member.member_id for member in view.members)
     for place, entry in enumerate(found):
@@ -348,8 +333,8 @@ def _entries_before(
 ) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
     """Return the entries before `follows`, and the (incarnation, seq) of entries that need not be read.
 
-    The entries between the last rebalance and `follows` need not be read if the rebalance assigned partitions
-    only to `member_ids` (None if unknown).
+    These are the entries between the last rebalance and `follows`, if it assigned partitions only to
+    `member_ids`.
     """
     page: list[AnyHistoryEntry] = []
     for entry in entries:
@@ -366,10 +351,9 @@ def _entries_before(
 
 
 def _is_last_end(entry: HistoryEntry, follows: _FollowingEntry) -> bool:
-    """Return True if this entry ends the last rebalance before `follows`. Each rebalance forms a generation,
-    so the entry has the generation that the group has before `follows`.
-    """
+    """Return True if `entry` ends the last rebalance before `follows`."""
     is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
+    # Each rebalance forms a generation.
     is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
     return entry.type in _ENDS and is_earlier and is_as_found
 

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class LiveHistory:
-    """A source of new entries on the events topic of this project's coordinator or of an observer."""
+    """A source of new entries on the events topic of a coordinator or an observer."""
 
     interval_s = 0.0  # `more` itself waits for records
 
@@ -54,10 +54,11 @@ class LiveHistory:
 
 
 class LiveOffsetsTopic:
-    """A source of new entries on the group's partition of `__consumer_offsets`.
+    """A source of new entries on the group's partition of `__consumer_offsets`. Raises HistoryUnavailable and
+    KafkaError.
 
-    A classic group is also polled by DescribeGroups, because its records show a rebalance only after the
-    rebalance is over. `history` has the entries up to the start. Raises HistoryUnavailable and KafkaError.
+    A classic group is also polled by DescribeGroups, because its records show a rebalance only when it is
+    over. `history` has the entries up to the start.
     """
 
     interval_s = 0.5
@@ -103,7 +104,7 @@ class LiveOffsetsTopic:
 class BrokersClock:
     """An estimate of the difference between this machine's clock and the brokers' clocks.
 
-    A new record was appended between the previous read and the current read. `ahead_ms` is the difference
+    A new record was appended between the previous read and the current one. `ahead_ms` is the difference
     closest to 0 that agrees with the timestamps of all records.
     """
 
@@ -126,10 +127,9 @@ class BrokersClock:
 
 class Polling:
     """A source of new entries from polls of the group, for principals that may not read `__consumer_offsets`.
-    The constructor polls for the first time.
 
-    Raises HistoryUnavailable if the group does not exist or the principal may not describe it, and
-    KafkaError.
+    The constructor polls for the first time. It raises HistoryUnavailable if the group does not exist or the
+    principal may not describe it, and KafkaError.
     """
 
     interval_s = 1.0
@@ -201,8 +201,8 @@ def read_with_live_source(
 ) -> tuple[History, LiveSource | None]:
     """Return the history of a group and, if `follows`, the source of its new entries.
 
-    If `polls` is True, the group is polled. If `polls` is None, it is polled only if `__consumer_offsets` is
-    not readable. `notify` is called with a message before a long wait. Raises KafkaError, and
+    If `polls` is True, the group is polled. If it is None, the group is polled only if `__consumer_offsets`
+    is not readable. `notify` is called with a message before a long wait. Raises KafkaError, and
     HistoryUnavailable with the name of the missing right.
     """
     reasons: list[str] = []
@@ -227,7 +227,7 @@ def read_with_live_source(
 
 
 def _poll_for_a_while(polling: Polling, reasons: list[str]) -> None:
-    """Poll for POLLING_S seconds. Raises HistoryUnavailable if the polls saw no change."""
+    """Poll for POLLING_S seconds. Raises HistoryUnavailable if no poll saw a change."""
     end_s = time.monotonic() + POLLING_S
     entries = polling.history.entries
     with closing(polling):

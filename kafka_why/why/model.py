@@ -55,21 +55,17 @@ class RebalanceOutcome(StrEnum):
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """The cause of a rebalance. `trigger` is the id of the request, or the deadline, that caused it.
-
-    `principal` is the principal of the request, or None. `client_reason` is the reason that the client itself
-    sent (KIP-800), or None. `member_ids` are several if one request or deadline removed several members.
-    """
+    """The cause of a rebalance."""
 
     kind: CauseKind
     reason: str
-    trigger: str | None = None
-    principal: str | None = None
-    member_ids: list[str] = []
+    trigger: str | None = None  # id of the request, or the deadline
+    principal: str | None = None  # of the request
+    member_ids: list[str] = []  # several if one request or deadline removed several members
     group_instance_id: str | None = None
     client_id: str | None = None
     client_host: str | None = None
-    client_reason: str | None = None
+    client_reason: str | None = None  # sent by the client itself (KIP-800)
 
 
 class Joined(Struct, frozen=True, gc=False):
@@ -80,164 +76,133 @@ class Joined(Struct, frozen=True, gc=False):
 
 
 class Removed(Struct, frozen=True, gc=False):
-    """A member, or a member id that never joined, that was removed `after_ms` after the rebalance began."""
+    """A member that was removed, or a member id that never joined."""
 
     member_id: str
-    after_ms: int
+    after_ms: int  # since the rebalance began
     reason: str
     client_reason: str | None = None
 
 
 class MemberMoves(Struct, frozen=True, gc=False):
-    """The partitions that one member `gained` and `lost`, by topic. `before` and `after` are its numbers of
-    partitions.
-    """
+    """The partitions that one member gained and lost, by topic."""
 
     member_id: str
-    before: int
+    before: int  # number of partitions, as `after`
     after: int
     gained: dict[str, list[int]]
     lost: dict[str, list[int]]
 
 
 class Moves(Struct, frozen=True, kw_only=True):
-    """The numbers of partitions that changed owners in a rebalance, and each member's changes.
+    """The numbers of partitions that changed owners in a rebalance, and each member's changes."""
 
-    `partitions` are assigned after the rebalance. `kafka_why.why.moves` defines `moved` and `needless`.
-    `fresh` partitions had no owner before, and `released` partitions have no owner after it. `needless` is
-    None for a group with epochs, because its history does not have the subscriptions.
-    """
-
-    partitions: int
-    moved: int
+    partitions: int  # assigned after the rebalance
+    moved: int  # defined in `kafka_why.why.moves`
+    # Defined in `kafka_why.why.moves`; None with epochs, because the history lacks subscriptions.
     needless: int | None
-    fresh: int
-    released: int
+    fresh: int  # had no owner before
+    released: int  # have no owner afterwards
     members: list[MemberMoves]
 
 
 class Idle(Struct, frozen=True):
-    """The number of partitions that had no consumer during a rebalance, the sum of the times that they had
-    none, and the longest of these times.
-    """
+    """The partitions that had no consumer during a rebalance."""
 
-    partitions: int
-    partition_ms: int
-    longest_ms: int
+    partitions: int  # their number
+    partition_ms: int  # sum of the times without a consumer
+    longest_ms: int  # longest of these times
 
 
 class EpochChange(Struct, frozen=True, kw_only=True):
-    """A change of the group epoch, `after_ms` after the rebalance began.
-
-    `target_after_ms` is the time from the beginning of the rebalance until a target assignment of this epoch,
-    or of a later one, was computed, or None if it is not computed yet. `changed_targets` is the number of
-    members whose target this assignment changed. In a share group a new target assignment waits for the
-    assignment interval. There `last_target_before_ms` is the time from the last target assignment to this
-    change, or None if unknown. `missing_standbys` are standby tasks of a streams group with too few
-    copies, by subtopology.
-    """
+    """A change of the group epoch. Times are since the rebalance began."""
 
     epoch: int
     after_ms: int
     cause: Cause
+    # When a target assignment of this or a later epoch was computed; None if not yet.
     target_after_ms: int | None
     assignor_name: str | None
-    changed_targets: int | None
+    changed_targets: int | None  # number of members whose target this assignment changed
+    # In a share group, time from the last target assignment to this change; a new one waits for the
+    # assignment interval.
     last_target_before_ms: int | None = None
+    # Standby tasks of a streams group with too few copies, by subtopology.
     missing_standbys: dict[str, list[int]] = {}
 
 
 class TaskMoves(Struct, frozen=True, kw_only=True):
-    """The active tasks of a streams group that a rebalance gave to other members, by subtopology, and the
-    state that they found there.
-
-    `promoted`: the process of the new member had the task before, mostly as a standby, so its state is there.
-    `without_copy`: it did not, so a stateful task restores its state from its changelog topics. `standby` is
-    the number of standby tasks after the rebalance, and `new_standby` that of those in processes that did not
-    have the task before.
+    """The tasks of a streams group that a rebalance gave to other members. Active tasks are by
+    subtopology.
     """
 
+    # The new member's process had the task before, mostly as a standby, so its state is there.
     promoted: dict[str, list[int]]
+    # The others: a stateful task restores its state from its changelog topics.
     without_copy: dict[str, list[int]]
-    standby: int
-    new_standby: int
+    standby: int  # number of standby tasks after the rebalance
+    new_standby: int  # of these, in processes that did not have the task before
 
 
 class StreamsNow(Struct, frozen=True, kw_only=True):
-    """The reasons why members of a streams group have no tasks, and why the application may end. `not_ready`
-    says why the topology is not valid. The times are those since when this holds. Until `delayed_until_ms`,
-    which may be over, the first target waits for more members.
-    """
+    """The reasons why members of a streams group have no tasks, and why the application may end."""
 
-    not_ready: str | None = None
-    not_ready_since_ms: int = 0
+    not_ready: str | None = None  # why the topology is not valid
+    not_ready_since_ms: int = 0  # since when
     shutdown_requested_by: str | None = None
     shutdown_at_ms: int = 0
+    # Until then, which may be over, the first target waits for more members.
     delayed_until_ms: int | None = None
 
 
 class AwaitedPartitions(Struct, frozen=True):
-    """Partitions, by topic, that a member waited for. `of_member_id` is their holder, or None if the holder
-    had left.
-    """
+    """Partitions that a member waited for, by topic."""
 
     partitions: dict[str, list[int]]
-    of_member_id: str | None
+    of_member_id: str | None  # the holder; None if it had left
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """One member's progress to its target assignment.
-
-    The coordinator asked the member to give up the partitions `revoked`. `revoking_ms` is the longest time
-    that the client took, or None if it has not given up all of them, or was never asked. `waited_for` are
-    partitions that other members had to give up first. `waiting_ms` is the time until the member had all of
-    them, or None if it still waits. `settled_after_ms` is the time from the beginning of the rebalance until
-    the member reached its target, or None if it has not. While the member has to give up partitions,
-    `fenced_after_ms` is the time from the coordinator's request until the member is removed if it does not.
-    """
+    """One member's progress to its target assignment."""
 
     member_id: str
-    revoked: dict[str, list[int]]
+    revoked: dict[str, list[int]]  # that the coordinator asked the member to give up
+    # Longest time that the client took; None if it was not asked, or has not given up all.
     revoking_ms: int | None
-    waited_for: list[AwaitedPartitions]
-    waiting_ms: int | None
+    waited_for: list[AwaitedPartitions]  # that other members had to give up first
+    waiting_ms: int | None  # until the member had all of them; None if it still waits
+    # From the beginning of the rebalance until the member reached its target; None if it has not.
     settled_after_ms: int | None
+    # From the coordinator's request until the member is removed if it does not give up partitions.
     fenced_after_ms: int | None = None
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
-    """The assignment of a worker of Kafka Connect: connectors, and tasks by connector.
-
-    If `is_incremental`, the worker also keeps its earlier connectors and tasks, except the revoked ones.
-    `delay_ms` is how long the work of a worker that left is not reassigned, because the worker may return, or
-    0. `error` is an error code of Connect's protocol, or 0.
-    """
+    """The assignment of a worker of Kafka Connect: connectors, and tasks by connector."""
 
     connectors: list[str]
     tasks: dict[str, list[int]]
     revoked_connectors: list[str]
     revoked_tasks: dict[str, list[int]]
-    is_incremental: bool
-    delay_ms: int
-    error: int
+    is_incremental: bool  # the worker keeps its earlier connectors and tasks, except the revoked ones
+    delay_ms: int  # how long the work of a lost worker is not reassigned, because it may return; or 0
+    error: int  # code of Connect's protocol, or 0
 
 
 class StreamsTasks(Struct, frozen=True, kw_only=True):
-    """The tasks of a thread of Kafka Streams. `next_rebalance_ms` is when the thread will ask for a
-    rebalance, in milliseconds since the epoch: 0 for at once (a follow-up rebalance), or None for never.
-    `error` is the name or the number of a Kafka AssignorError, or None.
-    """
+    """The tasks of a thread of Kafka Streams."""
 
     active: list[str]
     standby: list[str]
-    next_rebalance_ms: int | None
-    error: str | None
+    next_rebalance_ms: int | None  # when the thread will ask for a rebalance: 0 at once, None never
+    error: str | None  # name or number of a Kafka AssignorError
 
 
 class ClientRole(StrEnum):
-    """The role in a rebalance of a member whose client pushed metrics. CAUSE: the rebalance began because the
-    member left or expired. REMOVED: the member was removed during the rebalance. AWAITED: the other members
-    waited until it rejoined.
+    """The role in a rebalance of a member whose client pushed metrics.
+
+    CAUSE: the rebalance began because the member left or expired. REMOVED: the member was removed during the
+    rebalance. AWAITED: the other members waited until it rejoined.
     """
 
     CAUSE = "cause"
@@ -246,81 +211,52 @@ class ClientRole(StrEnum):
 
 
 class ClientMetrics(Struct, frozen=True, kw_only=True, gc=False):
-    """The metrics that a member's client pushed (KIP-714), relative to a moment. The moment is when the
-    member left, expired or was removed or, for an awaited member, when the rebalance began.
+    """The metrics that a member's client pushed (KIP-714), relative to a moment, in whole seconds.
 
-    The client pushed the metrics `said_before_ms` before the moment (after it if negative). If `is_certain`,
-    the poll was the client's last poll before the moment. Otherwise the client may have polled and sent
-    heartbeats since the push. Clients report whole seconds. librdkafka reports only `poll_idle_ratio`, the
-    share of its time that the application spent in poll(). `max_poll_interval_ms` is the value with which the
-    member joined, or None if unknown.
+    The moment is when the member left, expired or was removed or, for an awaited member, when the rebalance
+    began.
     """
 
     about: ClientRole
     member_id: str
-    said_before_ms: int
+    said_before_ms: int  # time from the push to the moment; negative if the push is later
     last_poll_before_ms: int | None
     last_heartbeat_before_ms: int | None
+    # Share of its time that the application spent in poll(); librdkafka reports nothing else.
     poll_idle_ratio: float | None
-    max_poll_interval_ms: int | None
+    max_poll_interval_ms: int | None  # with which the member joined; None if unknown
+    # The poll was the client's last one before the moment; else it may have polled since the push.
     is_certain: bool
 
 
 class ShareStateRequest(Struct, frozen=True, kw_only=True):
-    """An unfinished request to the share coordinator, sent at `since_ms`, to initialize `partitions` (by
-    topic) or to delete their state.
+    """An unfinished request to the share coordinator, to initialize partitions or to delete their state."""
 
-    `task` is None in an observed group. `error_code` is the error of the last response, or None if there was
-    no error. `is_open` is False if the task has ended with that error.
-    """
-
-    task: str | None
+    task: str | None  # None in an observed group
     is_deletion: bool
-    since_ms: int
-    partitions: dict[str, list[int]]
-    error_code: int | None
-    is_open: bool
+    since_ms: int  # when it was sent
+    partitions: dict[str, list[int]]  # by topic
+    error_code: int | None  # of the last response
+    is_open: bool  # False if the task has ended with the error
 
 
 class SharePartitionStates(Struct, frozen=True, kw_only=True):
-    """The states of a share group's partitions. `initialized` is the number of initialized partitions. `idle`
-    are initialized partitions that no member has, although the group has members. `asked` are the unfinished
-    requests, oldest first.
-    """
+    """The states of a share group's partitions."""
 
-    initialized: int
-    idle: dict[str, list[int]]
-    asked: list[ShareStateRequest]
+    initialized: int  # their number
+    idle: dict[str, list[int]]  # initialized partitions that no member has, although the group has members
+    asked: list[ShareStateRequest]  # unfinished requests, the oldest first
 
 
 class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance
-    begins.
-
-    `preparing_ms` is the time until the generation was formed, `completing_ms` the time from then to the end,
-    and `duration_ms` their sum. `waited_for` are the members that had to join (again), and `last` is the last
-    of these to join or to be removed. `unsynced` are the members without a SyncGroup request when the group
-    became Stable. If assignments cannot be decoded, `assignment_bytes` has their sizes by member. `connect`
-    and `streams`, by member, are the assignments of Kafka Connect and Kafka Streams. If `beginning_lost`, the
-    entry that began the rebalance is missing, and `began_ms` is the first known time.
+    """A rebalance: from PreparingRebalance until the group is Stable or Empty, or the next rebalance begins.
 
     In a consumer, share or streams group a rebalance begins with a change of the group epoch, and ends when
-    every member has its target assignment. Generations are group epochs. The rebalance has `epochs`, the
-    changes of the epoch, and `progress`; `last` is the last member to reach its target. Members do not
-    rejoin, so the fields about joining are empty. In a share group a rebalance has one target assignment. The
-    change that requires the next target assignment supersedes the rebalance.
+    every member has its target assignment. Generations are group epochs. Members do not rejoin, so the fields
+    about joining are empty. In a share group a rebalance has one target assignment. The change that requires
+    the next target assignment supersedes the rebalance.
 
-    If `has_tasks`, the group is a streams group, and partitions are tasks, with `active 0` (role and
-    subtopology) in place of a topic. Then `moves` counts active tasks, and `tasks` says where their state
-    was. If `is_shared`, the group is a share group. `converted` describes the group's change of protocol
-    during the rebalance, or is None. `clients_said` are metrics that clients
-    pushed to a gateway. If the rebalance began because a member left, and its client came back later as a new
-    member (same client id and host), `returned` is the new member.
-
-    If `observed`, the rebalance is inferred from the records of the cluster's own coordinator
-    (docs/observe.md). For a classic group the records do not show when the rebalance began. If polls saw the
-    group rebalance, it began at most `began_within_ms` before `began_ms`, and `waited_for` is inferred: the
-    members of the previous generation that were in the group at the last poll but not in the new generation.
+    In a streams group partitions are tasks, with `active 0` (role and subtopology) instead of a topic.
     """
 
     number: int
@@ -332,39 +268,46 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     from_state: str
     generation_from: int
     generation_to: int | None
-    preparing_ms: int | None
-    completing_ms: int | None
-    duration_ms: int | None
+    preparing_ms: int | None  # until the generation was formed
+    completing_ms: int | None  # from then to the end
+    duration_ms: int | None  # sum of the two
+    # The entry that began the rebalance is missing, and `began_ms` is the first known time.
     beginning_lost: bool
     deadline_ms: int | None
     extensions: int
+    # Members that had to join (again); with `began_within_ms` inferred: members of the previous generation
+    # that were there at the last poll, but not in the new generation.
     waited_for: list[str]
-    last: str | None
+    last: str | None  # the last of these to join or to be removed; with epochs, the last to reach its target
     joined: list[Joined]
     removed: list[Removed]
     members: list[str]
-    unsynced: list[str]
+    unsynced: list[str]  # without a SyncGroup request when the group became Stable
     leader_id: str | None
     protocol_name: str | None
-    moves: Moves | None
+    moves: Moves | None  # of active tasks in a streams group
     idle: Idle | None
-    assignment_bytes: dict[str, int] | None
-    converted: str | None = None
-    has_tasks: bool = False
-    is_shared: bool = False
-    epochs: list[EpochChange] = []
+    assignment_bytes: dict[str, int] | None  # sizes by member, if assignments cannot be decoded
+    converted: str | None = None  # the group's change of protocol during the rebalance
+    has_tasks: bool = False  # a streams group
+    is_shared: bool = False  # a share group
+    epochs: list[EpochChange] = []  # changes of the group epoch
     progress: list[Progress] = []
-    connect: dict[str, ConnectWork] = {}
-    streams: dict[str, StreamsTasks] = {}
+    connect: dict[str, ConnectWork] = {}  # by member, assignments of Kafka Connect
+    streams: dict[str, StreamsTasks] = {}  # by member, assignments of Kafka Streams' classic protocol
+    # Inferred from records of the cluster's own coordinator (docs/observe.md), which do not show when a
+    # classic group's rebalance began.
     observed: bool = False
-    clients_said: list[ClientMetrics] = []
+    clients_said: list[ClientMetrics] = []  # metrics that clients pushed to a gateway
+    # Polls saw the group rebalance: it began at most this long before `began_ms`.
     began_within_ms: int | None = None
+    # The rebalance began because a member left, and its client (same client id and host) came back as this
+    # member.
     returned: Joined | None = None
-    tasks: TaskMoves | None = None
+    tasks: TaskMoves | None = None  # where the state of active tasks was
 
     @property
     def is_begin_unknown(self) -> bool:
-        """True if the rebalance is observed and its beginning is unknown."""
         return self.observed and self.beginning_lost
 
     @property

@@ -44,7 +44,7 @@ Numbers: TypeAlias = Mapping[MemberId, int]
 
 
 def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
-    """Return an assignment, or None if the bytes of a member are not an assignment of Kafka's consumer."""
+    """Return an assignment, or None if it is not one of Kafka's consumer."""
     try:
         return {member_id: _decoded(data) for member_id, data in assignments.items()}
     except ProtocolError:
@@ -52,15 +52,14 @@ def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
 
 
 def _decoded(data: bytes) -> Partitions:
-    """Return the partitions in a member's assignment; empty bytes have none. Raises ProtocolError."""
     return frozenset(decode_assignment(data).partitions if data else ())
 
 
 class AssignmentDecoder:
-    """A decoder of leaders' assignments, which have to be decoded in the order of the history.
+    """A decoder of leaders' assignments, in the order of the history.
 
     A member's bytes that are also in the previous assignment are not decoded again. Only the partitions of
-    the last assignment, and the numbers of partitions of all assignments, stay in memory.
+    the last assignment stay in memory, and the numbers of partitions of all.
     """
 
     def __init__(self) -> None:
@@ -68,9 +67,7 @@ class AssignmentDecoder:
         self._numbers: dict[tuple[str, int], Numbers | None] = {}
 
     def holdings(self, entry: HistoryEntry) -> Holdings | None:
-        """Return the assignment in an entry. Return None if the entry has no assignment, or if the bytes of a
-        member are not an assignment of Kafka's consumer.
-        """
+        """Return the assignment in an entry, or None if it has none of Kafka's consumer."""
         if entry.assignments is None:
             return None
         try:
@@ -106,10 +103,11 @@ _NOTHING: Final[Partitions] = frozenset()
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
-    """Return each partition's owner. If a faulty leader assigned several owners, return the first."""
+    """Return each partition's owner."""
     found: dict[TopicPartition, MemberId] = {}
     for member_id, partitions in holdings.items():
         for partition in partitions:
+            # A faulty leader may assign several owners.
             found.setdefault(partition, member_id)
     return found
 
@@ -122,8 +120,8 @@ def compare(
 ) -> Moves:
     """Compare one assignment with the next.
 
-    `released` maps partitions without an owner in `before` to their last owners. `subscriptions` has
-    each member's topics, or is None if all members subscribe to the same topics.
+    `released` maps partitions without an owner in `before` to their last owners. `subscriptions` has each
+    member's topics, or is None if all members subscribe to the same topics.
     """
     changed = _changed(before, after)
     held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
@@ -148,8 +146,9 @@ def compare(
 
 
 def compare_shared(before: Holdings, after: Holdings) -> Moves:
-    """Compare two assignments of a share group, in which several members may have the same partition. A
-    partition has moved if it has a new member and had other members before. `needless` is None, because no
+    """Compare two assignments of a share group, in which several members may have the same partition.
+
+    A partition has moved if it has a new member and had other members before. `needless` is None, because no
     minimum is defined.
     """
     had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
@@ -165,11 +164,10 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
 
 
 def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
-    """Return the members whose partitions have changed. No other member's partitions have moved. Return all
-    members if a partition has two owners, because then the order of the members matters.
-    """
+    """Return the members whose partitions have changed, or all if a partition has two owners."""
     members = dict.fromkeys([*before, *after])
     if not (_has_single_owners(before) and _has_single_owners(after)):
+        # The order of the members matters.
         return members.keys()
     return {m for m in members if m not in before or m not in after or before[m] != after[m]}
 
@@ -187,8 +185,8 @@ def needless(
     """Return by how much the moves from stayers exceed the number that an even split needs.
 
     `last` and `now` map partitions to their last and current owners. `members` are the current members.
-    `kept` has the numbers of partitions of members whose partitions have not changed. These partitions are
-    not in `last` and `now`.
+    `kept` has the numbers of partitions of members without a change, whose partitions are not in `last` and
+    `now`.
     """
     if not members:
         return 0
@@ -210,8 +208,9 @@ def needless_with_subscriptions(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """Return the number of needless moves if members subscribe to different topics. `last` and `now` are as
-    in `needless`, and `subscriptions` has the current members.
+    """Return the number of needless moves if members subscribe to different topics.
+
+    `last` and `now` are as in `needless`. `subscriptions` has the current members.
     """
     counts: dict[str, int] = {}
     for topic, number in [*last, *now]:
@@ -307,25 +306,20 @@ def idle(
 
 @dataclass(slots=True)
 class KnownState:
-    """The state of a group between two segments of its history.
+    """The state of a group between two segments of its history."""
 
-    `holdings` is the assignment, or None if unknown. `released` has the last owners of partitions that the
-    last rebalance revoked and did not assign. `settled` is True if the last rebalance was completed.
-    """
-
-    holdings: Holdings | None = field(default_factory=dict)
+    holdings: Holdings | None = field(default_factory=dict)  # None if unknown
+    # Last owners of partitions that the last rebalance revoked and did not assign.
     released: dict[TopicPartition, MemberId] = field(default_factory=dict)
-    settled: bool = True
+    settled: bool = True  # the last rebalance was completed
     _instances: dict[str, MemberId] = field(default_factory=dict)
 
     def lose_track(self) -> None:
-        """Forget the assignment, because entries are missing and it may have changed."""
+        """Forget the assignment. It may have changed, because entries are missing."""
         self.holdings, self.released = None, {}
 
     def follow_static_members(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
-        """Replace the ids of static members that returned under a new id. Return the new id for each old
-        one.
-        """
+        """Replace the ids of static members that returned. Return the new ids by the old ones."""
         renamed: dict[MemberId, MemberId] = {}
         for event in entries:
             if event.group_instance_id is None or event.member_id is None:

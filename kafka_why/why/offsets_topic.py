@@ -43,11 +43,10 @@ class OffsetsUnreadable(HistoryUnavailable):
 def read_offsets_topic(
     client_config: ClientConfig, group_id: str, since_ms: int | None, progress: Progress = lambda *_: None
 ) -> History:
-    """Return the history of a group up to now: its last ten rebalances or, with `since_ms`, the rebalances
-    that ended at or after that time. For a group with epochs the whole log is read, because the records are
-    increments.
+    """Return the history of a group up to now: the last ten rebalances, or those that ended since `since_ms`.
 
-    Raises HistoryUnavailable if the log has no record of the group or may not be read, and KafkaError.
+    For a group with epochs the whole log is read, because its records are increments. Raises
+    HistoryUnavailable if the log has no record of the group or may not be read, and KafkaError.
     """
     with OffsetsTopic(client_config) as topic:
         part = topic.recent(group_id, since_ms, progress)
@@ -59,8 +58,8 @@ def read_offsets_topic(
 class OffsetsTopic:
     """A reader of `__consumer_offsets` over one connection, for use by one thread.
 
-    All methods raise KafkaError. At the end of the `with` statement, the error becomes OffsetsUnreadable if
-    the topic does not exist or the principal may not read it.
+    All methods raise KafkaError. At the end of the `with` statement, it becomes OffsetsUnreadable if the
+    topic does not exist or the principal may not read it.
     """
 
     def __init__(self, client_config: ClientConfig) -> None:
@@ -73,13 +72,14 @@ class OffsetsTopic:
         return self._stored.partitions
 
     def _partitions_of(self, group_id: str) -> tuple[int, ...]:
-        """Return the partition that has the group's records in Kafka, and the one in Redpanda."""
+        """Return the group's partition in Kafka, and its partition in Redpanda."""
         partitions = self.partitions
         return partition_of_offsets(group_id, partitions), redpandas_partition(group_id, partitions)
 
     def group(self, group_id: str) -> ObservedGroup | None:
-        """Return a group's current state with its offsets, or None if the log has no record of the group. The
-        state is complete, because compaction retains the last record of each key.
+        """Return a group's current state with its offsets, or None if the log has no record of it.
+
+        The state is complete, because compaction retains the last record of each key.
         """
         for partition in self._partitions_of(group_id):
             begin, end = self._bounds(partition)
@@ -89,7 +89,7 @@ class OffsetsTopic:
         return None
 
     def recent(self, group_id: str, since_ms: int | None, progress: Progress) -> "GroupRecords":
-        """Return the last records of a group, perhaps none. `read_new_records` adds new records to them."""
+        """Return the last records of a group. `read_new_records` adds new ones."""
         kafkas, redpandas = self._partitions_of(group_id)
         found = self._recent(group_id, kafkas, since_ms, progress)
         if found.entries or found.group is not None:
@@ -109,7 +109,6 @@ class OffsetsTopic:
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
-        """Return the first offset, and the offset after the last one."""
         begin, end = (self._stored.offset(partition, at) for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
         return begin, end
 
@@ -132,7 +131,7 @@ class OffsetsTopic:
         part.read(self._stored, self._stored.offset(part.partition, OffsetSpec.LATEST))
 
     def why_nothing(self, group_id: str) -> str:
-        """Return a message that says why a group has no entry."""
+        """Return a message why a group has no entry."""
         group = self.group(group_id)
         if group is not None and group.epochs is not None:
             members = len(group.epochs.subscriptions)
@@ -189,14 +188,13 @@ class GroupRecords:
 
     @property
     def history(self) -> History:
-        """The entries as a history, with a note about the time since which no record is missing. If the group
-        existed before its first entry, this is the time of the first entry, whose cause is in older records.
-        """
+        """The entries as a history, with a note since when no record is missing."""
         number, walk = self.walk.next_offset - self.walk.first, self.walk
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._log_start
         note = f"read from {name}, which is complete"
         if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._log_start == 0):
             earlier = COMPACTED if is_all else "older records were not read (--since)"
+            # If the group is older than its first entry, older records have the cause of that entry.
             found_ms = [
                 entry.at_ms for entry in self.entries[:1] if entry.type is not EntryType.GROUP_CREATED
             ]

@@ -55,8 +55,10 @@ def polling_client(client_config: ClientConfig) -> KafkaAdminClient:
 
 
 class GroupPoller:
-    """A poller of one group, for use by one thread. `kind` is the group type to try first. All methods raise
-    KafkaError, in particular GroupAuthorizationFailedError if the principal has no DESCRIBE on the group.
+    """A poller of one group, for use by one thread. All methods raise KafkaError.
+
+    `kind` is the group type to try first. GroupAuthorizationFailedError means that the principal has no
+    DESCRIBE on the group.
     """
 
     def __init__(self, admin: KafkaAdminClient, group_id: str, kind: str = CLASSIC) -> None:
@@ -65,14 +67,13 @@ class GroupPoller:
         self._kind = kind
 
     def describe(self) -> ClassicPoll | EpochsPoll | None:
-        """Return the coordinator's description of the group, or None if the group does not exist. Group types
-        that the brokers do not support are skipped.
-        """
+        """Return the coordinator's description of the group, or None if it does not exist."""
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
             requested_ms = now_ms()
             try:
                 found = self._send(_REQUESTS[kind](self._group_id))
             except (GroupIdNotFoundError, IncompatibleBrokerVersion, UnsupportedVersionError):
+                # The group has another type, or the brokers do not support this type.
                 continue
             if found.group_state != DEAD:
                 self._kind = kind
@@ -80,18 +81,14 @@ class GroupPoller:
         return None
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the committed offsets of partitions that the principal may describe, or {} for a share
-        group.
-        """
+        """Return the committed offsets that the principal may describe, or {} for a share group."""
         if self._kind == SHARE:
             return {}
         found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
         return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
 
     def _send(self, request: Any) -> Any:
-        """Send a request to the group's coordinator. After a retriable error, the next call looks up the
-        coordinator again.
-        """
+        """Send a request to the group's coordinator."""
         manager = self._admin._manager
         try:
             coordinator = manager.run(self._admin._find_coordinator_id, self._group_id)
@@ -100,6 +97,7 @@ class GroupPoller:
                 raise for_code(found.error_code)(self._group_id)
         except KafkaError as error:
             if error.retriable:
+                # The next call looks up the coordinator again.
                 manager.cluster._coordinators.clear()
             raise
         return found

@@ -37,7 +37,7 @@ def rebalances(history: Iterable[HistoryEntry]) -> list[Rebalance]:
 def rebalances_of(
     group_lives: Sequence[IncarnationHistory[HistoryEntry]], assignments: AssignmentDecoder
 ) -> list[Rebalance]:
-    """Return the rebalances of these lives. Only the last life can have a rebalance that is under way."""
+    """Return the rebalances of these lives. Only the last one can be under way."""
     found: list[Rebalance] = []
     for life in group_lives:
         known = KnownState()
@@ -62,7 +62,6 @@ def _of_generations(
     is_converted: bool,
     is_last: bool,
 ) -> Iterator[Rebalance]:
-    """Yield the rebalances of a phase on the classic protocol."""
     for segment in segments(phase):
         if segment.outcome is RebalanceOutcome.UNDER_WAY and is_converted:
             segment.end(RebalanceOutcome.CONVERTED, phase.entries[-1].at_ms)
@@ -137,7 +136,6 @@ def _build_rebalance(
 
 
 def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
-    """Return `preparing_ms`, `completing_ms` and `duration_ms` of a Rebalance."""
     forming, ended_ms = segment.forming, segment.ended_ms
     preparing_ms = completing_ms = duration_ms = None
     if segment.is_begin_known and ended_ms is not None:
@@ -150,21 +148,19 @@ def _phases(segment: Segment) -> tuple[int | None, int | None, int | None]:
 
 
 def _generation_from(first: HistoryEntry) -> int:
-    """Return the group's generation before the rebalance."""
     joined_already = first.from_state == GroupState.COMPLETING_REBALANCE
     lost_its_beginning = first.type is not EntryType.PREPARING_REBALANCE
     return generation_before(first) - (joined_already and lost_its_beginning)
 
 
 def _generation_to(segment: Segment) -> int | None:
-    """Return the generation that the rebalance formed, or None if it has formed none yet."""
+    """Return the generation that the rebalance formed, or None."""
     last = segment.entries[-1]
     formed = last.to_state != GroupState.PREPARING_REBALANCE
     return last.generation if formed else None
 
 
 def _latest(segment: Segment, name: str) -> Any:
-    """Return the latest value of this field in the entries of the rebalance."""
     values = (getattr(event, name) for event in reversed(segment.entries))
     return next((value for value in values if value is not None), None)
 
@@ -180,9 +176,7 @@ def _last(segment: Segment, waited_for: Sequence[MemberId]) -> MemberId | None:
 def _moves_and_idle(
     segment: Segment, known: KnownState, assignments: AssignmentDecoder, protocol_name: str | None
 ) -> tuple[Moves | None, Idle | None, dict[str, int] | None]:
-    """Return the moves, the idle time and the `assignment_bytes`, and update `known` for the next
-    rebalance.
-    """
+    """Return `moves`, `idle` and `assignment_bytes`, and update `known` for the next rebalance."""
     held, released, settled = known.holdings, known.released, known.settled
     known.settled = segment.outcome in (RebalanceOutcome.STABLE, RebalanceOutcome.EMPTY)
     idle_partitions = moves = assignment_bytes = None
@@ -207,7 +201,7 @@ def _moves_and_idle(
 def _new_assignment(
     segment: Segment, assignments: AssignmentDecoder
 ) -> tuple[Holdings | None, dict[str, int] | None]:
-    """Return the new assignment or, if it cannot be decoded, the size of each member's part in bytes."""
+    """Return the new assignment or, if it cannot be decoded, each member's size in bytes."""
     if segment.outcome is RebalanceOutcome.EMPTY:
         return {}, None
     stable = segment.entries[-1]

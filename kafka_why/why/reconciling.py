@@ -19,8 +19,6 @@ def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
 
 @dataclass(slots=True)
 class _MemberProgress:
-    """The progress of one member in the current rebalance."""
-
     revoked: set[TopicPartition] = field(default_factory=set)
     revoking_ms: int | None = None
     waited_for: dict[TopicPartition, MemberId | None] = field(default_factory=dict)
@@ -33,8 +31,8 @@ class _MemberProgress:
 class ReconciliationTracker:
     """A tracker of each member's partitions during rebalances. `begin` starts a rebalance.
 
-    `assigned` has the partitions that each member may use, as far as the history shows them. `is_complete` is
-    True if the history shows them for all members. `processes` are those of a streams group's members.
+    `assigned` has the partitions that each member may use. `is_complete` is True if the history shows them
+    for all members. `processes` are those of a streams group's members.
     """
 
     def __init__(self, assigned: Mapping[MemberId, Partitions] | None) -> None:
@@ -48,11 +46,11 @@ class ReconciliationTracker:
         self._longest_ms = 0
 
     def begin(self) -> None:
-        """Begin a rebalance. Partitions that are already free count as idle in this rebalance, too."""
+        """Begin a rebalance. Partitions that are already free count as idle in it, too."""
         self._progress, self._idle_ms, self._longest_ms = {}, {}, 0
 
     def lose_track(self) -> None:
-        """Forget the members' partitions, because entries are missing and they may have changed."""
+        """Forget the members' partitions. They may have changed, because entries are missing."""
         self.assigned, self._revoking, self.is_complete = {}, {}, False
         self._free_since = {}
 
@@ -114,7 +112,7 @@ class ReconciliationTracker:
     def _holders(
         self, member_id: MemberId, awaited: Iterable[TopicPartition], group_type: str
     ) -> dict[TopicPartition, MemberId | None]:
-        """Return the member that each partition is awaited from, or None if it has left."""
+        """Return the member from which each partition is awaited, or None if it has left."""
         held = self._held()
         if group_type == STREAMS:
             return {p: task_holder(p, member_id, held, self.processes) for p in awaited}
@@ -129,9 +127,7 @@ class ReconciliationTracker:
         }
 
     def _set(self, member_id: MemberId, partitions: Partitions, event: HistoryEntry) -> None:
-        """Set the partitions that a member may use. Record when partitions lose their consumer, and how long
-        they had none.
-        """
+        """Set the partitions that a member may use, and record how long they had no consumer."""
         before, at_ms = self.assigned.get(member_id, _NOTHING), event.at_ms
         freed = before - partitions
         if event.group_type == "share":  # other members may have them, too
@@ -148,8 +144,10 @@ class ReconciliationTracker:
         self.assigned[member_id] = partitions
 
     def idle(self) -> Idle:
-        """Return the idle time of partitions that had no consumer and now have one. A partition is idle from
-        the response that took it from one member until the response that gave it to the next member.
+        """Return the idle time of partitions that had no consumer and now have one.
+
+        A partition is idle from the response that took it from one member until the response that gave it to
+        the next.
         """
         return Idle(len(self._idle_ms), sum(self._idle_ms.values()), self._longest_ms)
 

@@ -36,29 +36,21 @@ OBSERVED = (
 
 @dataclass(frozen=True, slots=True)
 class HistoryAnalysis:
-    """The analysis of a group: everything that follows from its entries and does not depend on the current
-    time.
-
-    Of the entries, only `first`, `last` and `removals` (about removed members) are retained. `members` are
-    the members after the last entry. `states` and `lanes` are for the page's timeline. `notes` name gaps and
-    faults. `clients` is the result of `kafka_why.wording.clients_of`, and `names` has all members. `shares`
-    is None unless the group is a share group. `streams` is None
-    unless it is a streams group.
-    """
+    """The analysis of a group: all that follows from its entries and not from the current time."""
 
     first: HistoryEntry
     last: HistoryEntry
     state_since_ms: int
-    members: list[MemberId]
+    members: list[MemberId]  # after the last entry
     rebalances: list[Rebalance]
-    states: list[Span]
+    states: list[Span]  # for the page's timeline, as `lanes`
     lanes: list[StateTimeline]
-    removals: list[HistoryEntry]
-    notes: list[str]
-    clients: dict[MemberId, str]
-    names: Names
-    shares: SharePartitionStates | None = None
-    streams: StreamsNow | None = None
+    removals: list[HistoryEntry]  # entries about removed members
+    notes: list[str]  # name gaps and faults
+    clients: dict[MemberId, str]  # from `kafka_why.wording.clients_of`
+    names: Names  # of all members
+    shares: SharePartitionStates | None = None  # of a share group
+    streams: StreamsNow | None = None  # of a streams group
 
 
 def analyze(
@@ -68,7 +60,7 @@ def analyze(
     from_start: bool = True,
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> HistoryAnalysis:
-    """Return the analysis of a group. `history` has at least one entry, and may have duplicates and gaps.
+    """Return the analysis of a group. `history` has at least one entry. It may have duplicates and gaps.
 
     `unread` has the (incarnation, seq) of entries that were not read because nothing depends on them. If
     `from_start`, `history` begins with the first retained entry. `telemetry` has the metrics of the members'
@@ -103,7 +95,7 @@ def analyze(
 
 
 def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str]) -> list[Rebalance]:
-    """Set `returned` in each rebalance that began because a member left, if its client came back later."""
+    """Set `returned` in rebalances that began because a member left whose client came back later."""
     found = list(rebalances)
     gone: dict[tuple[str, str | None], int] = {}
     for index, r in enumerate(found):
@@ -138,7 +130,7 @@ def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: 
 
 
 def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
-    """Yield notes about static members that were replaced, and about members that share no topic."""
+    """Yield notes on replaced static members, and on members that share no topic."""
     replaced = [it for it in entries if it.type is EntryType.MEMBER_REPLACED and it.group_instance_id]
     times, last_ms = (
         Counter(it.group_instance_id for it in replaced),
@@ -165,8 +157,8 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
 
 
 def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozenset[str], list[MemberId]]:
-    """Divide the topics into sets so that no member subscribes to topics of two sets. Return the sets with
-    the members that subscribe to their topics.
+    """Return disjoint sets of topics with their members, so that no member subscribes to topics of two
+    sets.
     """
     parts: dict[frozenset[str], list[MemberId]] = {}
     for member_id, topics in subscriptions.items():
@@ -188,55 +180,45 @@ _NO_CLIENTS = {
 
 
 class CauseCount(Struct, frozen=True):
-    """The number of rebalances with one kind of cause, in total and for each client.
-
-    A client is named by its group.instance.id, or else by its client id, because its member id changes when
-    it restarts.
-    """
+    """The number of rebalances with one kind of cause, in total and for each client."""
 
     kind: CauseKind
     rebalances: int
-    by_client: dict[str, int]
+    by_client: dict[str, int]  # by group.instance.id, or else by client id; member ids change at a restart
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The totals of the rebalances. A rebalance that is under way counts until now. `longest` is the number
-    of the longest rebalance.
-    """
+    """The totals of the rebalances."""
 
     rebalances: int
     causes: list[CauseCount]
-    not_stable_ms: int
-    longest: int | None
+    not_stable_ms: int  # a rebalance that is under way counts until now
+    longest: int | None  # number of the longest rebalance
     longest_ms: int
     moved: int
     needless: int
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """A report on a group. `state` is the state after the last entry, "Dead" if the group ended. `notes` name
-    gaps and faults. `generation` is the group epoch unless `group_type` is `classic`. `clients` is the result
-    of `kafka_why.wording.clients_of`. `shares` and `deliveries` are set for a share group, `streams` for a
-    streams group. `unnamed` is the number of members that brokers' logs do not name.
-    """
+    """A report on a group."""
 
     group_id: str
     now_ms: int
     since_ms: int | None
     from_ms: int
-    state: str
+    state: str  # after the last entry; "Dead" if the group ended
     state_since_ms: int
-    generation: int
+    generation: int  # the group epoch, except for `group_type` classic
     members: list[str]
     summary: Summary
-    notes: list[str]
+    notes: list[str]  # name gaps and faults
     rebalances: list[Rebalance]
     group_type: str = "classic"
-    clients: dict[str, str] = {}
-    shares: SharePartitionStates | None = None
+    clients: dict[str, str] = {}  # from `kafka_why.wording.clients_of`
+    shares: SharePartitionStates | None = None  # of a share group, as `deliveries`
     deliveries: DeliveryReport | None = None
-    unnamed: int = 0
-    streams: StreamsNow | None = None
+    unnamed: int = 0  # number of members that brokers' logs do not name
+    streams: StreamsNow | None = None  # of a streams group
 
 
 def report(
@@ -253,9 +235,9 @@ def report(
 
 
 def report_of(group_id: str, analysis: HistoryAnalysis, now_ms: int, since_ms: int | None = None) -> Report:
-    """Return the report on a group with this analysis.
+    """Return the report on a group, without the rebalances that ended before `since_ms`.
 
-    Rebalances that ended before `since_ms` are omitted. The numbers of the remaining rebalances start at 1.
+    The other rebalances are numbered from 1.
     """
     found = [r for r in analysis.rebalances if since_ms is None or _end_ms(r, now_ms) >= since_ms]
     found = [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
@@ -300,20 +282,16 @@ def summary(found: Sequence[Rebalance], now_ms: int) -> Summary:
 
 
 def client_of(rebalance: Rebalance) -> str:
-    """Return the lasting name of the client that caused the rebalance, or a text such as `the cluster` if no
-    client caused it.
-    """
+    """Return the lasting name of the client that caused the rebalance, or a text such as `the cluster`."""
     cause = rebalance.cause
     lasting = _NO_CLIENTS.get(cause.kind) or cause.group_instance_id or cause.client_id
     return lasting or next((lasting_name(m, {}) for m in cause.member_ids), "unknown")
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
-    """Return the end of the rebalance, or `now_ms` if it is under way, or its beginning if the end is not
-    known.
-    """
     if rebalance.ended_ms is not None:
         return rebalance.ended_ms
+    # A rebalance under way ends now; without a known end, it counts as no time.
     under_way = rebalance.outcome is RebalanceOutcome.UNDER_WAY
     return max(now_ms, rebalance.began_ms) if under_way else rebalance.began_ms
 

@@ -20,21 +20,18 @@ E = TypeVar("E", bound=AnyHistoryEntry)
 
 @dataclass(frozen=True, slots=True)
 class IncarnationHistory(Generic[E]):
-    """The known entries of one incarnation, in the order of `seq`, or a part of them.
-
-    `missing` has the seqs of missing entries, except `unread`: these entries were not read because nothing
-    depends on them. `begins_after` is the seq of the last entry before this part, or 0.
-    """
+    """The known entries of one incarnation in the order of `seq`, or a part of them."""
 
     incarnation: str
     entries: tuple[E, ...]
-    missing: tuple[int, ...]
+    missing: tuple[int, ...]  # seqs of missing entries, except `unread`
+    # Seqs of entries that were not read, because nothing depends on them.
     unread: frozenset[int] = frozenset()
-    begins_after: int = 0
+    begins_after: int = 0  # seq of the last entry before this part, or 0
 
     @property
     def first_seq(self) -> int:
-        """The seq of the first known entry: 1, unless retention deleted the beginning."""
+        """The seq of the first known entry. It is 1 unless retention deleted the beginning."""
         return self.entries[0].seq
 
 
@@ -71,9 +68,8 @@ def by_incarnation(
 
 
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
-    """Divide a life into phases with one group type each. Return each phase with True if its group type has
-    epochs (consumer, share, streams). A GroupConverted entry is the first entry of a phase.
-    """
+    """Divide a life into phases of one group type. Each is returned with True if its type has epochs."""
+    # A GroupConverted entry is the first one of a phase.
     found: list[tuple[bool, IncarnationHistory[HistoryEntry]]] = []
     before = life.begins_after
     for group_type, entries in groupby(life.entries, lambda entry: entry.group_type):
@@ -84,9 +80,10 @@ def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, Incarnati
 
 
 class TopicNames:
-    """The names of deleted topics, by topic id. A group forgets the name of a deleted topic, so later entries
-    have the topic's id instead. The name is inferred if a member's earlier entry has the same partitions
-    under a name that its later entry lacks.
+    """The names of deleted topics, by topic id.
+
+    A group forgets the name of a deleted topic, so later entries have the topic's id instead. A name is
+    inferred if a member's earlier entry has the same partitions under a name that its later entry lacks.
     """
 
     def __init__(self) -> None:
@@ -127,7 +124,7 @@ class TopicNames:
 
 
 def _is_id(topic: str) -> bool:
-    """Return True if `topic` looks like a topic id. A topic's name may look like an id, too."""
+    """Return True if `topic` looks like a topic id, as a name may, too."""
     try:
         return str(UUID(topic)) == topic
     except ValueError:
@@ -213,31 +210,27 @@ def removed_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Removed]:
 
 @dataclass(slots=True)
 class Segment:
-    """The entries of one rebalance, or the entries between two rebalances if `outcome` is None.
-
-    `opening` is the PreparingRebalance entry, or None if the beginning is not in the history. `lead` are the
-    entries of the same request or deadline just before `opening`. If `gap`, entries are missing before or in
-    the segment.
-    """
+    """The entries of one rebalance, or between two rebalances if `outcome` is None."""
 
     outcome: RebalanceOutcome | None = None
-    gap: bool = False
+    gap: bool = False  # entries are missing before or in the segment
+    # Entries of the same request or deadline just before `opening`.
     lead: list[HistoryEntry] = field(default_factory=list)
+    # The PreparingRebalance entry; None if the beginning is not in the history.
     opening: HistoryEntry | None = None
     entries: list[HistoryEntry] = field(default_factory=list)
     ended_ms: int | None = None
 
     @property
     def is_begin_known(self) -> bool:
-        """True if the history has the time when the rebalance began. In an observed group the time is known
-        only if polls saw the group rebalance.
-        """
+        """True if the history has the time when the rebalance began."""
         opening = self.opening
+        # In an observed group, only if polls saw the group rebalance.
         return opening is not None and (not opening.observed or opening.within_ms is not None)
 
     @property
     def began_ms(self) -> int:
-        """The time when the rebalance began, or of the first entry if the beginning is not known."""
+        """The time when the rebalance began, or of the first entry if that is unknown."""
         return (self.opening or self.entries[0]).at_ms
 
     @property
@@ -247,7 +240,7 @@ class Segment:
 
     @property
     def forming(self) -> HistoryEntry | None:
-        """The entry that formed the new generation, or None if no generation was formed."""
+        """The entry that formed the new generation, or None."""
         return next((e for e in self.entries if e.type in _FORMS_GENERATION), None)
 
     def end(self, outcome: RebalanceOutcome, at_ms: int | None = None) -> None:
@@ -262,13 +255,15 @@ def segments(life: IncarnationHistory[HistoryEntry]) -> list[Segment]:
 
 
 def generation_before(event: HistoryEntry) -> int:
-    """Return the generation of the group before an entry's change."""
+    """Return the group's generation before the change in `event`."""
     return event.generation - (event.type in _FORMS_GENERATION)
 
 
 def _split(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
-    """Yield the segments, some of them empty. A segment begins at each PreparingRebalance entry, after the
-    end of each rebalance, and after a gap in which a rebalance may have begun or ended.
+    """Yield the segments, some of them empty.
+
+    A segment begins at each PreparingRebalance entry, after the end of each rebalance, and after a gap in
+    which a rebalance may have begun or ended.
     """
     current = Segment()
     last: HistoryEntry | None = None
@@ -299,19 +294,17 @@ def _split(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
 def _is_unread(
     life: IncarnationHistory[HistoryEntry], last: HistoryEntry | None, event: HistoryEntry
 ) -> bool:
-    """Return True if all entries between `last` and `event` are `life.unread`."""
+    # Nothing depends on the entries in between.
     return last is not None and life.unread.issuperset(range(last.seq + 1, event.seq))
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
-    """Return True if the group has the same state and generation after the missing entries as before."""
+    """Return True if the group has the same state and generation before and after missing entries."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 
 def _pop_lead(segment: Segment, opening: HistoryEntry) -> list[HistoryEntry]:
-    """Remove the last entries that have the same request or deadline as `opening` from `segment`, and return
-    them.
-    """
+    """Remove from `segment`, and return, its last entries of the same request or deadline as `opening`."""
     lead: list[HistoryEntry] = []
     while (
         segment.entries

@@ -30,9 +30,7 @@ _RETRIED, _NO_LONGER_REQUESTED = ("SI10", "SI11"), ("SO12",)
 
 
 def open_requests(share: ShareSnapshot) -> list[ShareStateRequest]:
-    """Return a request for each open task and each last error of its partitions. An observed group has no
-    tasks.
-    """
+    """Return a request for each open task and each last error of its partitions."""
     found = []
     for task in share.tasks or ():
         by_code: dict[int, NamedPartitions] = {}
@@ -55,21 +53,17 @@ def open_requests(share: ShareSnapshot) -> list[ShareStateRequest]:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request to the share coordinator about a partition. `is_open` is False after the request has ended
-    with `error_code`; the next heartbeat then starts a new request.
-    """
+    """A request to the share coordinator about a partition."""
 
     task: str | None
     is_deletion: bool
     since_ms: int
     error_code: int | None = None
-    is_open: bool = True
+    is_open: bool = True  # False after an end with `error_code`; the next heartbeat then starts a new request
 
 
 def share_partitions_after(entries: Iterable[HistoryEntry]) -> SharePartitionStates | None:
-    """Return the states of a share group's partitions after these entries, or None if the group does not
-    exist any more or is not a share group.
-    """
+    """Return the states of a share group's partitions after these entries, or None for another group."""
     tracker, last = _ShareStateTracker(), None
     for event in entries:
         last = event
@@ -81,8 +75,6 @@ def share_partitions_after(entries: Iterable[HistoryEntry]) -> SharePartitionSta
 
 
 class _ShareStateTracker:
-    """A tracker of a share group's partitions and unfinished requests through its history."""
-
     def __init__(self) -> None:
         self._requests: dict[TopicPartition, _Request] = {}
         self._initialized: set[TopicPartition] = set()
@@ -109,20 +101,18 @@ class _ShareStateTracker:
                 self._assigned.pop(event.member_id, None)
 
     def _remove(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Remove the partitions of the entry. In an observed group a deletion names topics without
-        partitions: then remove all partitions of these topics.
-        """
+        """Remove the partitions of the entry."""
+        # A deletion in an observed group names topics without partitions.
         topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
         gone = {p for p in (*self._requests, *self._initialized) if p in partitions or p.topic in topics}
         self._requests = {p: request for p, request in self._requests.items() if p not in gone}
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Record the error of failed or timed-out requests. Remove a request if it is no longer needed, or if
-        the group is observed, because then the error is unknown.
-        """
+        """Record the error of failed or timed-out requests."""
         for partition in partitions & self._requests.keys():
             if event.observed or event.rule in _NO_LONGER_REQUESTED:
+                # It is no longer needed, or the error of the observed group is unknown.
                 del self._requests[partition]
             elif event.error_code is not None:
                 request = self._requests[partition]
@@ -156,8 +146,8 @@ MAX_REQUESTS = 8
 
 
 def share_lines(shares: SharePartitionStates, now_ms: int) -> Lines:
-    """Yield the lines about unfinished requests to the share coordinator, oldest first, and about partitions
-    without a member.
+    """Yield the unfinished requests to the share coordinator, the oldest first, and partitions without a
+    member.
     """
     requests = [request_text(request, now_ms) for request in shares.asked[:MAX_REQUESTS]]
     yield from listing("Waiting", requests, len(shares.asked) - MAX_REQUESTS)
@@ -199,8 +189,10 @@ UNKNOWN = (
 
 
 def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
-    """Return a note for each setting that differs between the group's `view` and the brokers, or UNKNOWN if
-    the brokers do not show the settings. Raises KafkaError.
+    """Return a note for each setting that differs between the group's `view` and the brokers. Raises
+    KafkaError.
+
+    Return UNKNOWN if the brokers do not show the settings.
     """
     brokers = _of_brokers(client_config, group_id)
     own = {} if view is None or not view.configs else view.configs
@@ -208,7 +200,7 @@ def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapsh
 
 
 def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> list[str]:
-    """Return a note for each setting that differs between the coordinator (`own`) and the `brokers`."""
+    """Return a note for each setting that differs between the coordinator, `own`, and the `brokers`."""
     sentences = []
     for name in _NAMES:
         here = None if (value := own.get(name)) is None else str(value)

@@ -34,14 +34,12 @@ _BY_KAFKA_STATE = {
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A state from one time to another. `to_ms` is None while the state lasts. `partitions` is None if
-    unknown.
-    """
+    """A state from one time to another."""
 
     what: str
     from_ms: int
-    to_ms: int | None = None
-    partitions: int | None = None
+    to_ms: int | None = None  # None while the state lasts
+    partitions: int | None = None  # None if unknown
 
 
 @dataclass(slots=True)
@@ -58,12 +56,13 @@ class StateTimeline:
 
     @property
     def partitions(self) -> int | None:
-        """The number of partitions that the member has, or None if unknown."""
+        """The number of the member's partitions, or None if unknown."""
         return self.spans[-1].partitions if self.spans else None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:
-        """End the current state at `at_ms` and start the state `what`, or None if the member left. A state of
-        zero length leaves no span.
+        """End the current state at `at_ms`, and start the state `what`, unless it is None (the member left).
+
+        A state of zero length leaves no span.
         """
         spans = self.spans
         if spans and (last := spans[-1]).to_ms is None:
@@ -76,7 +75,7 @@ class StateTimeline:
 
 
 def state_spans(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Span]:
-    """Return the group's states over time. The time in which the group does not exist has no span."""
+    """Return the group's states over time. While the group does not exist, there is no span."""
     timeline = StateTimeline("")
     for life in group_lives:
         first = life.entries[0]
@@ -92,7 +91,7 @@ def state_spans(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list
 def member_timelines(
     group_lives: Iterable[IncarnationHistory[HistoryEntry]], assignments: AssignmentDecoder
 ) -> list[StateTimeline]:
-    """Return the timelines of all members, in the order in which they first joined."""
+    """Return the timelines of all members, in the order of their first joins."""
     found: list[StateTimeline] = []
     for life in group_lives:
         members = _Members(assignments)
@@ -147,7 +146,6 @@ class _Members:
                 self._set_holders(event.assignments, self._assignments.numbers(event), at_ms)
 
     def _apply_with_epochs(self, event: HistoryEntry) -> None:
-        """Set the states and the partitions of members in a group with epochs."""
         at_ms, member_id = event.at_ms, event.member_id
         match event.type:
             case EntryType.MEMBER_ADDED if member_id is not None:
@@ -172,7 +170,7 @@ class _Members:
         return self._present[member_id]
 
     def _replace(self, member_id: MemberId, event: HistoryEntry) -> None:
-        """Give a static member its new id. In a Stable group the member keeps its assignment."""
+        """Give a static member its new id. In a Stable group it keeps its assignment."""
         old = event.replaced_member_id or self._instances.get(event.group_instance_id or "")
         if old in self._present:
             self._present[member_id] = self._present.pop(old)
@@ -187,7 +185,6 @@ class _Members:
         self._joined_by[member_id] = event.cause
 
     def _set_members(self, members: Sequence[MemberId], at_ms: int) -> None:
-        """Set the current members. All of them wait for their assignment."""
         for gone in self._present.keys() - set(members):
             self._present.pop(gone).become(None, at_ms)
         for member_id in members:

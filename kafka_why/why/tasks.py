@@ -16,21 +16,24 @@ _NO_TASKS = "KSA6"
 
 
 def active_only(holdings: Holdings) -> Holdings:
-    """Return the active tasks of each member, with their subtopologies in place of topics."""
+    """Return the active tasks of each member, with subtopologies as topics."""
     return {member_id: frozenset(_in_role(held, ACTIVE)) for member_id, held in holdings.items()}
 
 
 def compare_tasks(before: Holdings, after: Holdings) -> Moves:
-    """Compare two assignments of a streams group. The numbers are of active tasks, the members' changes of
-    all. `needless` is None, because no minimum is defined.
+    """Compare two assignments of a streams group.
+
+    The numbers are of active tasks, the members' changes of all tasks. `needless` is None, because no minimum
+    is defined.
     """
     members = compare(before, after).members
     return replace(compare(active_only(before), active_only(after)), members=members, needless=None)
 
 
 def task_moves(before: Holdings, after: Holdings, processes: Mapping[MemberId, str]) -> TaskMoves:
-    """Compare the tasks before and after a rebalance. `processes` has the process of each member; a member
-    without one counts as a process by itself.
+    """Compare the tasks before and after a rebalance.
+
+    `processes` has the process of each member. A member without one counts as a process by itself.
     """
     had: dict[str, set[TopicPartition]] = {}
     for member_id, held in before.items():
@@ -59,12 +62,12 @@ def _in_role(held: Partitions, role: str) -> Iterator[TopicPartition]:
 
 
 def tasks_of(partitions: Mapping[str, list[int]] | None) -> dict[str, list[int]]:
-    """Return tasks by subtopology instead of by role and subtopology."""
+    """Return tasks by subtopology, from tasks by role and subtopology."""
     return {topic.partition(" ")[2]: numbers for topic, numbers in (partitions or {}).items()}
 
 
 def task_lines(r: Rebalance) -> Lines:
-    """Yield where the moved tasks found their state, and the changes of standby tasks."""
+    """Yield where the moved tasks found their state, and which standby tasks lack copies."""
     if r.tasks is not None:
         yield from _state_lines(r.tasks)
     missing = next(
@@ -88,14 +91,14 @@ def _state_lines(tasks: TaskMoves) -> Lines:
 
 
 def _listed(tasks: Mapping[str, Iterable[int]]) -> str:
-    """Return the tasks under Kafka's names: `0_2, 0_3`."""
+    """Return the tasks under Kafka's names, such as `0_2, 0_3`."""
     return shortened(
         [f"{subtopology}_{number}" for subtopology, numbers in tasks.items() for number in numbers]
     )
 
 
 def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
-    """Return the state of a streams group after these entries of its life, or None for another group."""
+    """Return the state of a streams group after the entries of its life, or None for another group."""
     not_ready: HistoryEntry | None = None
     since_ms = 0
     shutdown: HistoryEntry | None = None
@@ -130,7 +133,7 @@ def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
 
 
 def _about_topology(reason: str) -> str:
-    """Return the clauses of a reason that are about the topology; the others are about members."""
+    """Return the clauses of a reason that are about the topology, without those about members."""
     clauses = reason.split("; ")
     return "; ".join(clause for clause in clauses if "topology" in clause) or reason
 

@@ -64,7 +64,7 @@ def names_of(report: Report) -> Names:
 
 
 def cause_text(rebalance: Rebalance, names: Names) -> str:
-    """Return the kind of cause and its members: `session timeout: worker-2`."""
+    """Return a text such as `session timeout: worker-2`."""
     cause = rebalance.cause
     if cause.kind is CauseKind.UNKNOWN or not cause.member_ids:
         return "cause unknown" if cause.kind is CauseKind.UNKNOWN else str(cause.kind)
@@ -148,9 +148,7 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
 
 
 def _cause_lines(r: Rebalance, names: Names) -> Lines:
-    """Yield the reason of the rebalance, the request or deadline that began it, and the member that caused
-    it.
-    """
+    """Yield the reason of the rebalance, the request or deadline, and the member that caused it."""
     if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason) or _has_more(r):
         yield "why", names.put_in(r.cause.reason)
     if partitions := _new_partitions(r):
@@ -166,13 +164,14 @@ def _cause_lines(r: Rebalance, names: Names) -> Lines:
 
 
 def _has_more(r: Rebalance) -> bool:
-    """Return True if a new epoch of a streams group has more reasons than the member of its cause."""
+    """Return True if a new epoch of a streams group has more reasons than one member."""
     return r.has_tasks and "; " in r.cause.reason
 
 
 def _new_partitions(r: Rebalance) -> str:
-    """Return the partitions that topics have probably gained, or "" if none. The members did not change, and
-    no member had these partitions before.
+    """Return the partitions that topics have probably gained, or "".
+
+    The members did not change, and no member had these partitions before.
     """
     again = (CauseKind.JOINED_AGAIN, CauseKind.LEADER_REJOINED, CauseKind.METADATA_CHANGED)
     if r.moves is None or not r.moves.fresh or r.cause.kind not in again:
@@ -187,7 +186,7 @@ def _new_partitions(r: Rebalance) -> str:
 
 
 def _return_text(r: Rebalance, returned: Joined, names: Names) -> str:
-    """Return when the client came back and, if it gave no reason, the usual causes of an absence."""
+    """Return when the client came back. If it gave no reason, add the usual causes of an absence."""
     text = f"as {names.of(returned.member_id)} after {duration_text(returned.after_ms)}"
     return text if r.cause.client_reason else f"{text}: {_ABSENCE_CAUSES[r.cause.kind]}"
 

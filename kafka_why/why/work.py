@@ -21,15 +21,14 @@ from kafka_why.wording import Lines, Names, duration_text, member_listing, parti
 def connect_work(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, ConnectWork]:
-    """Return the work assigned to each worker of Kafka Connect. Return {} if the protocol is not Connect's or
-    the bytes cannot be decoded. Members without work have empty bytes and are omitted.
-    """
+    """Return the work of each worker of Kafka Connect, or {} for other protocols and unreadable bytes."""
     if assignments is None or protocol_name not in connect_protocol.PROTOCOL_NAMES:
         return {}
     try:
         return {
             member_id: _connect(connect_protocol.decode_assignment(data))
             for member_id, data in assignments.items()
+            # A member without work has empty bytes.
             if data
         }
     except ProtocolError:
@@ -39,9 +38,7 @@ def connect_work(
 def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
-    """Return the tasks assigned to each thread of Kafka Streams. Return {} if the protocol is not Streams'
-    protocol or the bytes cannot be decoded.
-    """
+    """Return the tasks of each thread of Kafka Streams, or {} for other protocols and unreadable bytes."""
     if assignments is None or protocol_name != PROTOCOL_NAME:
         return {}
     try:
@@ -108,11 +105,10 @@ def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
 
 
 def _worker_text(work: ConnectWork) -> str:
-    """Return a text such as `+ connector source, tasks source 0-1   - tasks sink 0`. Without `+` the text has
-    all work of the worker.
-    """
+    """Return a text such as `+ connector source, tasks source 0-1   - tasks sink 0`."""
     assigned, revoked = "", _units_text(work.revoked_connectors, work.revoked_tasks)
     if found := _units_text(work.connectors, work.tasks):
+        # Without +, it is all work of the worker.
         assigned = f"+ {found}" if work.is_incremental else found
     return "   ".join(part for part in (assigned, f"- {revoked}" if revoked else "") if part)
 
@@ -141,7 +137,7 @@ def _streams_lines(r: Rebalance, threads: Mapping[str, StreamsTasks], names: Nam
 
 
 def _tasks(tasks: StreamsTasks) -> str:
-    """Return a thread's tasks: `active 0_0, 1_0; standby 0_1`."""
+    """Return a text such as `active 0_0, 1_0; standby 0_1`."""
     kinds = (("active", tasks.active), ("standby", tasks.standby))
     return "; ".join(f"{kind} {shortened(of)}" for kind, of in kinds if of)
 

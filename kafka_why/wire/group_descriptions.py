@@ -11,13 +11,14 @@ _SCHEMAS = "kafka_why.wire.schemas"
 
 
 def message_class(name: str, package: str = _SCHEMAS, **attributes: Any) -> Any:
-    """Return the class of the message defined in the package's file of this name."""
+    """Return the class of the message that the package's file `name` defines."""
     return new_class(name, (ApiMessage,), {"load_json": package}, lambda body: body.update(attributes))
 
 
 def _with_operations(_: type, json: Any) -> Any:
-    """Patch the type of the authorized operations, an int32 in Kafka's schemas, so that they are decoded to a
-    set, as in kafka-python's own messages.
+    """Patch the type of the authorized operations, so that they are decoded to a set.
+
+    Kafka's schemas have an int32, kafka-python's own messages a set.
     """
     (groups,) = (field for field in json["fields"] if field["name"] == "Groups")
     (operations,) = (field for field in groups["fields"] if field["name"] == "AuthorizedOperations")

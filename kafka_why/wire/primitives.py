@@ -11,15 +11,15 @@ STRING_MAX_BYTES = 2**15 - 1
 
 
 class ProtocolError(ValueError):
-    """The error of bytes that are not a Kafka message. A connection that sent them is unusable."""
+    """The error of bytes that are not a Kafka message. The connection that sent them is unusable."""
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned varint at `at`, and the position after it. Raises ProtocolError.
 
-    The number must be encoded as by Kafka's ByteUtils.writeUnsignedVarint. A number of more than 31 bits is
-    refused, because Kafka's reader takes the 32nd bit for a sign and drops further bits. A number in more
-    bytes than needed is refused, too.
+    It must be encoded as by Kafka's ByteUtils.writeUnsignedVarint. A number of more than 31 bits is refused,
+    because Kafka's reader takes the 32nd bit for a sign and drops further bits. A number in more bytes than
+    needed is refused, too.
     """
     if at < len(data) and data[at] < 0x80:  # a single byte, as most numbers are
         return data[at], at + 1
@@ -47,11 +47,9 @@ def skip(data: bytes, at: int, size: int) -> int:
 
 
 def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """Return the next tag, and the start and end of its field. Raises ProtocolError.
-
-    The tag must be greater than the previous one, `last` (KIP-482). Kafka's reader does not check that.
-    """
+    """Return the next tag, and the start and end of its field. Raises ProtocolError."""
     tag, at = read_varint(data, at)
+    # KIP-482. Kafka's reader does not check it.
     if tag <= last:
         raise ProtocolError(f"tag {tag} after tag {last}")
     size, at = read_varint(data, at)
@@ -81,9 +79,9 @@ FORMATS = {
 
 
 def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
-    """Return the untagged fields of a version of a structure, in order, as runs.
+    """Return the untagged fields of a version of a structure, as runs.
 
-    Successive fields of fixed size form one run, and any other field forms a separate run.
+    Successive fields of fixed size are one run. Any other field is a run by itself.
     """
     runs: list[list[Schema]] = []
     for field in schema["fields"]:
@@ -96,7 +94,7 @@ def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
 
 
 def in_versions(versions: str, version: int) -> bool:
-    """Return True if a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
+    """Return True if `version` is in a range of Kafka's notation, such as `2+`, `0-3`, `1` or `none`."""
     if versions == "none":
         return False
     first, _, last = versions.partition("-")
@@ -106,7 +104,7 @@ def in_versions(versions: str, version: int) -> bool:
 
 
 def attribute_of(field: Schema) -> str:
-    """Return the name of a field in snake_case, which is its attribute in decoded messages."""
+    """Return the name of a field in snake_case, as decoded messages have it."""
     return _WORD.sub("_", field["name"]).lower()
 
 

@@ -45,13 +45,10 @@ Pause = Callable[[], None]
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of array entries and tags that the rest of a message may have.
-
-    `pause` is called after every _BETWEEN_PAUSES entries.
-    """
+    """The number of array entries and tags that the rest of a message may have."""
 
     left: int
-    pause: Pause | None
+    pause: Pause | None  # called after every _BETWEEN_PAUSES entries
 
 
 Value = Callable[[bytes, int, EntryBudget], tuple[Any, int]]
@@ -64,8 +61,8 @@ class SchemaReader:
     """A decoder of one version of a message into objects of `kind`.
 
     `kind` is kafka-python's class of the message, or a class with the same `json` (Kafka's schema) and
-    `fields` (the `data_class` of each structure). If `unknown_tags` is False, a tag that is not in the schema
-    is refused, because other readers of the bytes may know it. If it is True, such a tag is skipped.
+    `fields` (the `data_class` of each structure). A tag that is not in the schema is skipped if
+    `unknown_tags`, else refused, because other readers of the bytes may know it.
     """
 
     def __init__(self, kind: Any, version: int, *, unknown_tags: bool) -> None:
@@ -79,7 +76,7 @@ class SchemaReader:
     ) -> Any:
         """Return the message whose body begins at `at`. Raises ProtocolError.
 
-        `pause` is called repeatedly while a long message is read.
+        `pause` is called repeatedly during a long message.
         """
         try:
             request, at = self._read(message, at, EntryBudget(elements_max, pause))
@@ -146,8 +143,8 @@ class _Version:
         return _array(self._count(nullable), self._single_value(name[2:], field, inner, None))
 
     def _single_value(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """Return a reader of a value of the type `name`. `null` is the first byte of a null structure, or
-        None if the value cannot be null.
+        """Return a reader of a value of the type `name`. `null` is the first byte of a null structure, if it
+        is nullable.
         """
         nullable = null is not None
         if name == "uuid":
@@ -164,7 +161,7 @@ class _Version:
 
 
 def _numbers(fields: list[Schema]) -> Step:
-    """Return a step that reads a run of fields of fixed size together."""
+    """Return a step that reads a run of fields of fixed size."""
     whole = Struct(">" + "".join(FORMATS[field["type"]] for field in fields))
     names, unpack, size = [attribute_of(field) for field in fields], whole.unpack_from, whole.size
     sizes = [Struct(">" + FORMATS[field["type"]]).size for field in fields]
@@ -191,10 +188,9 @@ def _into(name: str, value: Value) -> Step:
 
 
 def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
-    """Return a step that reads the tag section.
+    """Return a step that reads the tag section, and refuses the tags in `refused`.
 
-    The step refuses the tags in `refused`, or all unknown tags if `refused` is None. Kafka skips tags that no
-    version of its schema has.
+    None means all unknown tags. Kafka skips tags that no version of its schema has.
     """
 
     def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
@@ -218,7 +214,7 @@ def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
 
 
 def _id(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-    """Read a UUID. All zeros are read as None."""
+    """Read a UUID, or None for zeros."""
     end = skip(data, at, _ID_BYTES)
     key = data[at:end]
     return (None if key == _NO_ID else UUID(bytes=key)), end
@@ -262,7 +258,7 @@ def plain_string(*, nullable: bool) -> Value:
 
 
 def _compact_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in flexible versions. None means null."""
+    """Return a reader of the length of an array or of bytes in flexible versions."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count, at = read_varint(data, at)
@@ -276,9 +272,7 @@ def _compact_count(nullable: bool) -> Value:
 
 
 def _plain_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in versions that are not flexible. None means
-    null.
-    """
+    """Return a reader of the length of an array or of bytes in versions that are not flexible."""
     unpack = _INT32.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
@@ -293,7 +287,7 @@ def _plain_count(nullable: bool) -> Value:
 
 
 def _bytes(count: Value, is_view: bool) -> Value:
-    """Return a reader of bytes. Records are read as a view of the message, without a copy."""
+    """Return a reader of bytes. Records are a view of the message, without a copy."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         size, at = count(data, at, budget)
@@ -342,7 +336,7 @@ def _number_array(count: Value, form: str) -> Value:
 
 
 def _nullable(structure: Value, null: int) -> Value:
-    """Return a reader of a nullable structure. Its first byte is `null` if it is null, else 1."""
+    """Return a reader of a nullable structure, whose first byte is `null` or 1."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         if data[at] == null:

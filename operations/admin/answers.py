@@ -46,9 +46,9 @@ _CLASSIC_MEMBER = 0
 
 
 def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
-    """Return the group that an answer without an error describes. A group that does not exist is Dead.
+    """Return the group that an answer without an error describes. Fields that no answer has are empty.
 
-    Times, timeouts and other fields that no answer has are empty.
+    A group that does not exist is Dead.
     """
     if isinstance(answer, DescribeGroupResponse):
         return snapshot_without_times(
@@ -108,9 +108,7 @@ def _member(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapsh
 def _member_with_epochs(
     member: ConsumerGroupMemberDescription | ShareGroupMemberDescription,
 ) -> MemberSnapshot:
-    """Return the member. A response about a share group has no target assignments, so the target of its
-    members is their present assignment.
-    """
+    # A share group's members have no target in a response. It is their assignment.
     instance_id, pattern, target, type_ = None, "", member.assignment, "share"
     if isinstance(member, ConsumerGroupMemberDescription):
         instance_id, pattern, target = (
@@ -176,7 +174,6 @@ def _lags(member: StreamsGroupMemberDescription) -> dict[str, int]:
 
 
 def _by_role(tasks: StreamsAssignment) -> NamedPartitions:
-    """Return the tasks by role and subtopology, as the group's view has them."""
     roles = ((ACTIVE, tasks.active_tasks), (STANDBY, tasks.standby_tasks), (WARM_UP, tasks.warmup_tasks))
     return {f"{role} {has.subtopology_id}": has.partitions for role, of_role in roles for has in of_role}
 
@@ -186,7 +183,7 @@ def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:
 
 
 def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) -> GroupOffsets:
-    """Return the offsets of a group. `description`, if given, has the pending offsets."""
+    """Return the offsets of a group. `description`, if any, has the pending offsets."""
     committed = {
         TopicPartition(topic.name, p.partition_index): OffsetWithEpoch(
             p.committed_offset, p.committed_leader_epoch

@@ -26,11 +26,11 @@ _MARKS_OF_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class PlanFileError(ValueError):
-    """A line that is not part of a plan; the message names the line."""
+    """The error of a line that is not part of a plan. Its message names the line."""
 
 
 def read_plan(file: IO[bytes], group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Return the plan in a file, as `parse_plan` does. Raises PlanFileError."""
+    """Return the plan in a file. Raises PlanFileError."""
     try:
         content = file.read()
     except OSError as error:
@@ -39,10 +39,10 @@ def read_plan(file: IO[bytes], group_ids: Sequence[str]) -> dict[str, dict[Topic
 
 
 def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Return the offset of each partition, by group. The last of several lines for a partition counts.
+    """Return the offset of each partition, by group. Raises PlanFileError.
 
-    Lines without a group apply to the one group in `group_ids`, which must then have exactly one id. The
-    first line determines the form of all lines. Raises PlanFileError.
+    The last of several lines for a partition counts. Lines without a group are for the one group in
+    `group_ids`, which must then have exactly one id. The first line determines the form of all lines.
     """
     plan: dict[str, dict[TopicPartition, int]] = {}
     forms: Sequence[_Form] = (_WITHOUT_GROUP, _WITH_GROUP) if len(group_ids) == 1 else (_WITH_GROUP,)
@@ -59,7 +59,7 @@ def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
 
 
 def export_plan(plans: Mapping[str, Offsets], *, with_group: bool) -> str:
-    """Return the offsets as CSV, by group, topic and partition; each line ends with a newline."""
+    """Return the offsets as CSV, in the order of group, topic and partition."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for group_id, offsets in sorted(plans.items()):
@@ -85,12 +85,12 @@ def _decoded(content: bytes) -> str:
 
 
 def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row that is not empty, with its line number. Empty cells at the end of a row are removed."""
+    """Yield each row that is not empty, with its line number."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
             while row and not row[-1].strip():
-                row.pop()
+                row.pop()  # an empty cell at the end
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
@@ -98,7 +98,6 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
-    """Return the one of `forms` that the row has. Raises ValueError if it has none of them."""
     if len(row) == 1 and (separator := next((one for one in _OTHER_SEPARATORS if one in row[0]), None)):
         raise ValueError(f"is separated by {separator!r} instead of a comma")
     if tuple(cell.strip().lower() for cell in row) in (_WITHOUT_GROUP, _WITH_GROUP):
@@ -110,7 +109,7 @@ def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
 
 
 def _partition_and_offset(cells: list[str]) -> tuple[TopicPartition, int]:
-    """Return the partition and its offset. Raises ValueError, with the cell and what it should be."""
+    """Return the partition and its offset. Raises ValueError that names the cell and what it should be."""
     topic, partition, offset = (cell.strip(" \t") for cell in cells)
     if not _TOPIC.fullmatch(topic):
         raise ValueError(f"has {shortened(topic)!a} instead of the name of a topic")

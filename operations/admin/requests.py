@@ -68,7 +68,7 @@ Removed = tuple[ErrorCode, list[ErrorCode]]
 
 
 class GroupRequests:
-    """An administrator's requests, sent through a client. A request raises if no response comes in time."""
+    """An administrator's requests, sent through a client. They raise if no response comes in time."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -80,10 +80,10 @@ class GroupRequests:
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Send the requests that describe the groups, and OffsetFetch of all partitions if wanted.
+        """Describe the groups and, if wanted, fetch the offsets of all their partitions.
 
         If a group's type is unknown or has changed, requests for all types are sent. A group that cannot be
-        described is returned as its error code. The result omits groups that are not Kafka's.
+        described is returned as its error code. Groups that are not Kafka's are omitted.
         """
         send, header = self._client.send, self._client.header
         sent = {
@@ -116,18 +116,18 @@ class GroupRequests:
     def commit_offsets(
         self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
     ) -> dict[str, PartitionErrors]:
-        """Send OffsetCommit with these offsets of each group, and return each outcome.
+        """Send OffsetCommit with these offsets of each group. Return each outcome.
 
         The request names no member, so the coordinator accepts it only for a group without members. A topic
-        that is not in `topic_ids` keeps the id of the replaced offset. A request has at most 10,000
-        partitions; more are split among several requests, some of which may fail. A group without offsets
-        gets no request, because that would create an empty group.
+        that is not in `topic_ids` keeps the id of the replaced offset. More than 10,000 partitions are split
+        among several requests, some of which may fail.
         """
         sent = [
             (group_id, some, self._commit(group_id, some, topic_ids))
             for group_id, of_group in offsets.items()
             for some in _parts(of_group)
         ]
+        # A request without offsets would create an empty group.
         errors: dict[str, PartitionErrors] = {group_id: {} for group_id in offsets}
         for group_id, some, future in sent:
             errors[group_id] |= _commit_errors(some, future.result())
@@ -163,8 +163,8 @@ class GroupRequests:
     def delete_offsets(
         self, group_ids: Iterable[str], partitions: Iterable[TopicPartition]
     ) -> dict[str, tuple[ErrorCode, PartitionErrors]]:
-        """Send OffsetDelete for these partitions of each group. Return the outcome for the group and, if that
-        is NONE, for each partition.
+        """Send OffsetDelete for these partitions of each group. Return the group's outcome and, if it is
+        NONE, each partition's.
         """
         header = self._client.header
         topics = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
@@ -181,7 +181,7 @@ class GroupRequests:
     ) -> dict[str, Removed]:
         """Send LeaveGroup for the members of each group. Return the outcomes.
 
-        Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
+        The form of the reason is that of KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
         full_reason = (f"{_REASON}: {reason}" if reason else _REASON)[:_REASON_MAX_CHARS]
         header = self._client.header
@@ -201,17 +201,17 @@ class GroupRequests:
         }
 
     def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
-        """Send ReleaseGroup for each group, of either protocol. Return the error code of each.
+        """Send ReleaseGroup for each group of Kafka or RocketMQ. Return the error codes.
 
-        The code is also NONE if the group is not quarantined or does not exist.
+        The code is NONE, too, if the group is not quarantined or does not exist.
         """
         header = self._client.header
         answers = self._send({name: ReleaseGroup(**header(name), waits_for_views=True) for name in group_ids})
         return {name: answer.error_code for name, answer in answers.items()}
 
     def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
-        """Drop these pending offsets, as an ABORT marker of their own transaction would do. Return the error
-        code of each.
+        """Drop these pending offsets, as an ABORT marker of their transaction would. Return the error
+        codes.
         """
         futures = [self._client.send(self._abort_marker(transaction)) for transaction in pending]
         codes = []
@@ -223,7 +223,7 @@ class GroupRequests:
         return codes
 
     def _abort_marker(self, pending: PendingTransaction) -> TransactionMarker:
-        """Return a marker that aborts this transaction, with the position at which it is pending."""
+        """Return a marker that aborts this transaction at the position at which it is pending."""
         return TransactionMarker(
             **self._client.header(pending.group_id),
             waits_for_views=True,
@@ -237,18 +237,19 @@ class GroupRequests:
         )
 
     def _send(self, requests: Mapping[str, Request[A]]) -> dict[str, A]:
-        """Send a request for each group, all at once. Return the responses."""
+        """Send a request for each group, all at once."""
         pending = {name: self._client.send(request) for name, request in requests.items()}
         return {name: future.result() for name, future in pending.items()}
 
 
 class ReadOnly(ClientError):
-    """The error of a change to groups of the cluster's own coordinator, which are read only here."""
+    """The error of a change to groups of the cluster's own coordinator, which are read only."""
 
 
 class ObservedGroups(TopicGroupDescriber, GroupRequests):
-    """Descriptions of groups of the cluster's own coordinator, from the observer's topics. Requests that
-    change a group raise ReadOnly.
+    """Descriptions of groups of the cluster's own coordinator, from an observer's topics.
+
+    Requests that change a group raise ReadOnly.
     """
 
     @property
@@ -259,13 +260,12 @@ class ObservedGroups(TopicGroupDescriber, GroupRequests):
         )
 
     def wait_for_views(self) -> None:
-        """Do not wait: the topics show what the observer has read so far."""
+        """Do not wait: the topics have what the observer has read so far."""
 
 
 def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
-    """Return the responses. Refusals because the group is of another protocol are left out; for
-    ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe such a refusal is GROUP_ID_NOT_FOUND.
-    """
+    """Return the responses, without refusals because the group is of another protocol."""
+    # The second is from ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe.
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}
     for key, future in pending.items():
@@ -278,7 +278,6 @@ def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
 
 
 def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
-    """Yield the offsets in parts that each fit in a request."""
     ordered = sorted(offsets.items())
     for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
         yield dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])

@@ -16,7 +16,7 @@ from operations.admin.requests import GroupRequests
 
 
 class ResetError(ValueError):
-    """The reset cannot be planned; no group must be changed."""
+    """The error of a reset that cannot be planned. No group must be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """The committed offset, or the end of the log if there is none."""
+    """The committed offset, or the end of the log without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """The first record with a timestamp at or after this time; the end of the log if there is none."""
+    """The first record at or after a time, or the end of the log if there is none."""
 
     at_ms: int
 
@@ -67,18 +67,17 @@ Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | T
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """The input of a plan: the bounds of its partitions, their committed offsets, and for `ToTime` the first
-    offsets at or after the time. Such an offset is None or missing if no record is that late.
-    """
+    """The input of a plan."""
 
     bounds: Mapping[TopicPartition, LogBounds]
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    # For `ToTime`, first offsets at or after the time; None or missing if no record is that late.
     at_time: Mapping[TopicPartition, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """The new offset of each partition, and the warnings for the user."""
+    """The new offsets, and the warnings for the user."""
 
     offsets: dict[TopicPartition, int]
     warnings: list[str]
@@ -87,9 +86,10 @@ class ResetPlan:
 def plan_reset(
     scenario: Scenario, group_id: str, partitions: Iterable[TopicPartition], known: KnownOffsets
 ) -> ResetPlan:
-    """Return the new offsets of a group. `FromFile` has its own partitions.
+    """Return the new offsets of a group. Raises ResetError.
 
-    Offsets that a user names, or shifts to, are limited to the log's bounds. Raises ResetError.
+    `FromFile` has its own partitions. Offsets that a user names, or shifts to, are limited to the log's
+    bounds.
     """
     ordered = sorted(partitions)
     bounds = known.bounds
@@ -171,10 +171,11 @@ def prepare_reset(
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
 ) -> PreparedReset:
-    """Plan the reset of these groups. `topics` None selects all partitions with a committed offset.
+    """Plan the reset of these groups, without changing anything.
 
-    The function reads and changes nothing. Raises ResetError, for all groups, if a partition does not exist
-    or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
+    `topics` None selects all partitions with a committed offset. Raises ResetError, for all groups, if a
+    partition does not exist or has no offset to shift, and ClientError or KafkaError if the coordinator or a
+    broker does not respond.
     """
     described = describe_groups(requests, groups, with_offsets=_needs_committed(scenario, topics))
     shares = [g for g, d in described.groups.items() if d.group_type == "share"]
@@ -221,7 +222,6 @@ def _partitions(
     topics: Sequence[TopicChoice] | None,
     offsets: Mapping[str, GroupOffsets],
 ) -> dict[str, list[TopicPartition]]:
-    """Return the partitions to reset, by group."""
     if isinstance(scenario, FromFile):
         return {group_id: sorted(scenario.plan.get(group_id, {})) for group_id in group_ids}
     if topics is None:

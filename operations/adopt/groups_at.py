@@ -23,26 +23,23 @@ _WITH_OFFSETS = ("classic", "consumer")
 
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
-    """A committed offset. `leader_epoch` is None if the committer sent none."""
+    """A committed offset."""
 
     offset: int
-    leader_epoch: int | None
+    leader_epoch: int | None  # None if the committer sent none
     metadata: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """A group read from one of the coordinators. `kind` is Kafka's group type in lower case.
-
-    `error` says why the group or its offsets cannot be read, or is "".
-    """
+    """A group that was read from one of the coordinators."""
 
     group_id: str
-    kind: str = ""
+    kind: str = ""  # Kafka's group type in lower case
     state: str = ""
     members: int = 0
     offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
-    error: str = ""
+    error: str = ""  # why the group or its offsets cannot be read, or ""
 
 
 class AdoptDecision(StrEnum):
@@ -62,22 +59,20 @@ class AdoptDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """The decision about a group, and the `offsets` to commit: those that are missing or different at the
-    target.
-    """
+    """The decision about a group."""
 
     group: FoundGroup
     outcome: AdoptDecision
     reason: str = ""
+    # To commit: missing or different at the target.
     offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
 
 
 def plan(group: FoundGroup, at_target: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
-    """Decide about a group. `at_target` is the same group at the target coordinator, or None if it does not
-    exist.
+    """Decide about a group. `at_target` is the same group at the target coordinator, if it exists.
 
-    The group may have members at neither coordinator, because a member would commit to the one that it knows.
-    Different offsets at the target are replaced only with `overwrite`.
+    It may have members at neither coordinator, because they would commit to the one that they know. Different
+    offsets at the target are replaced only with `overwrite`.
     """
     for side in (group, at_target):
         if side is not None and side.error:
@@ -120,7 +115,7 @@ class AdoptError(RuntimeError):
 class GroupAdmin:
     """A client of one coordinator that reads and commits the offsets of groups. Methods raise AdoptError.
 
-    `timeout_s` is the time limit of each request.
+    `timeout_s` limits each request.
     """
 
     def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
@@ -129,7 +124,7 @@ class GroupAdmin:
         self._admin = kafka_clients.librdkafka_admin(client_config)
 
     def cluster_id(self) -> str:
-        """Return the id of the Kafka cluster, which a gateway passes on."""
+        """Return the id of the Kafka cluster. A gateway passes it on."""
         found = self._result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
         return str(found.cluster_id)
 
@@ -141,10 +136,10 @@ class GroupAdmin:
         return sorted(group.group_id for group in found.valid)
 
     def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
-        """Return the groups of these ids that exist, with their offsets. A group that cannot be read has an
-        `error`.
+        """Return those of these groups that exist, with their offsets.
 
-        Offsets that a transaction may still change are an error, not an older value (KIP-447).
+        A group that cannot be read has an `error`. Offsets that a transaction may still change are an error,
+        not an older value (KIP-447).
         """
         ids = list(group_ids)
         found: dict[str, FoundGroup] = {}
@@ -179,10 +174,8 @@ class GroupAdmin:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedPosition]
     ) -> dict[TopicPartition, str]:
-        """Commit these offsets without a member. Return Kafka's error for each partition that has one.
-
-        kafka-python sends the request, because librdkafka's admin client adds a zero byte to the metadata.
-        """
+        """Commit these offsets without a member. Return Kafka's error for each partition that has one."""
+        # Not by librdkafka's admin client, which adds a zero byte to the metadata.
         wanted = {
             kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
             for partition, at in offsets.items()
@@ -207,7 +200,7 @@ class GroupAdmin:
         return futures
 
     def _described(self, group_id: str, future: Future[Any]) -> Any:
-        """Return the group's description, or None if there is no such group."""
+        """Return the group's description, or None if it does not exist."""
         try:
             group = _with_retries(lambda: self._request([group_id])[group_id], future)
         except KafkaException as error:
@@ -244,13 +237,9 @@ class GroupAdmin:
 
 
 def _with_retries(send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
-    """Return the response to a request that `send` sends. If it is sent already, `sent` is its future. Raises
-    KafkaException.
-
-
-    librdkafka drops the handle of a bootstrap server once it has learned the cluster's brokers, and requests
-    on that handle fail. So they are sent again.
-    """
+    """Return the response to the request that `send` sends. `sent` is its future if it is sent already."""
+    # librdkafka drops the handle of a bootstrap server once it knows the cluster's brokers. Requests on it
+    # then fail.
     for _ in range(_MAX_RETRIES):
         try:
             return (sent or send()).result()

@@ -59,17 +59,17 @@ _BROKER: Final = "broker-a"
 
 
 def check_strategy(name: str) -> str:
-    """Return the name. Raises InputError, with all known names, if there is no such strategy."""
+    """Return the name. Raises InputError for an unknown strategy."""
     if name not in KNOWN:
         raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(KNOWN)}")
     return name
 
 
 def rounds(strategy: str, group: GroupSpec, held: Holdings) -> list[Holdings]:
-    """Return the assignment after each rebalance that the strategy needs, if members held `held` before.
+    """Return the assignment after each rebalance that the strategy needs. Members held `held` before.
 
-    A strategy needs one rebalance. `cooperative-sticky` needs a second one to hand over moved partitions.
-    Raises InputError for a strategy that is unknown or refuses this group.
+    `cooperative-sticky` needs a second rebalance to hand over moved partitions. Raises InputError for a
+    strategy that is unknown or refuses this group.
     """
     check_strategy(strategy)
     if strategy == LagAwareAssignor.name:
@@ -93,7 +93,7 @@ def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[
 
 
 def _has_given_up(held: Holdings, after: Holdings) -> bool:
-    """Return True if a member has to join again because it lost a partition."""
+    # Then it has to join again.
     return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
 
 
@@ -128,7 +128,7 @@ def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:
 
 
 class _Racks(MachineRoomResolver):
-    """The machine rooms of a group: its racks."""
+    """The racks of a group as machine rooms."""
 
     def __init__(self, group: GroupSpec) -> None:
         self._members = group.members
@@ -149,12 +149,11 @@ _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
 def live_group(
     described: GroupSnapshot, topics: Mapping[str, int], rows: Iterable[PartitionRow]
 ) -> GroupSpec:
-    """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
+    """Return the group with its subscriptions and assignments. A partition's weight is its lag in records.
 
-    `topics` are the existing topics that `subscribed_topics` names; members may subscribe to others, which
-    are omitted. Racks are omitted too: members send theirs, but the racks of partitions are not read. Raises
-    InputError for a group without members, and for a classic group that is not Stable, because only then does
-    the coordinator return the members' subscriptions.
+    `topics` are the existing topics that members subscribe to. Other topics are omitted, and so are racks,
+    because those of partitions are not read. Raises InputError for a group without members, and for a classic
+    group that is not Stable, because only then does the coordinator return subscriptions.
     """
     if described.group_type == SHARE:
         raise InputError(f"group {described.group_id} is a share group, whose assignors are of another kind")
@@ -176,8 +175,9 @@ def live_group(
 
 
 def subscribed_topics(described: GroupSnapshot, topics: Iterable[str]) -> set[str]:
-    """Return the topics that members subscribe to: those that they name, existing or not, and those of the
-    existing `topics` that match their patterns. Raises InputError.
+    """Return the topics that members subscribe to. Raises InputError.
+
+    They are the named topics, existing or not, and those of `topics` that match a pattern.
     """
     return {topic for member in described.members for topic in _subscribed(member, topics)}
 
@@ -207,11 +207,11 @@ NOW = "now"
 
 
 class MemberShare(Struct, frozen=True):
-    """A member's share. `weight` is None if no partition has a weight."""
+    """A member's share."""
 
     member_id: MemberId
     partitions: int
-    weight: int | None
+    weight: int | None  # None if no partition has a weight
     assignment: ByTopic
 
 
@@ -224,23 +224,17 @@ class Spread(Struct, frozen=True):
 
 
 class StrategyResult(Struct, frozen=True, kw_only=True):
-    """The result of a strategy for a group. `strategy` is `NOW` for the current assignment.
+    """The result of a strategy for a group."""
 
-    `moves` is None if the current assignment is unknown. `rounds` is the number of rebalances needed;
-    `handed_over` is the number of partitions that the first rebalance revokes and the second one assigns.
-    `nobodys` are partitions that no member consumes. `noun` is `task` for a streams group: the shares are
-    then tasks by role and subtopology, and `nobodys` are standby tasks with too few copies.
-    """
-
-    strategy: str
+    strategy: str  # `NOW` for the current assignment
     shares: list[MemberShare]
-    nobodys: ByTopic
+    nobodys: ByTopic  # partitions that no member consumes; standby tasks with too few copies
     spread: Spread
     weight_spread: Spread | None
-    moves: Moves | None = None
-    rounds: int = 1
-    handed_over: int = 0
-    noun: str = "partition"
+    moves: Moves | None = None  # None if the current assignment is unknown
+    rounds: int = 1  # number of rebalances needed
+    handed_over: int = 0  # number of partitions that the first rebalance revokes and the second one assigns
+    noun: str = "partition"  # `task` for a streams group: shares are then tasks by role and subtopology
 
 
 def current_result(group: GroupSpec, current: Holdings) -> StrategyResult:
@@ -249,11 +243,10 @@ def current_result(group: GroupSpec, current: Holdings) -> StrategyResult:
 
 
 def outcomes(before: GroupSpec, after: GroupSpec, strategies: Iterable[str]) -> list[StrategyResult]:
-    """Return the result of each strategy for the group `after`.
+    """Return the result of each strategy for the group `after`. Raises InputError.
 
-    Members hold the partitions of `after.current`. If that is None and the group has changed, members hold
-    what the same strategy assigned in `before`: the comparison then shows what each strategy moves when a
-    member joins or leaves. Raises InputError.
+    Members hold `after.current`. If that is None and the group has changed, they hold what the same strategy
+    assigned in `before`: this shows what each strategy moves when a member joins or leaves.
     """
     return [_result(strategy, before, after) for strategy in strategies]
 
@@ -300,7 +293,7 @@ def _spread(values: Sequence[int]) -> Spread:
 
 
 def outcome_text(outcome: StrategyResult, names: Names) -> VisibleText:
-    """Return the strategy's name, a line per member, and the remarks about all members."""
+    """Return the strategy's name, a line for each member, and remarks."""
     return visible_text([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
 
 

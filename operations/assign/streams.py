@@ -22,20 +22,16 @@ STANDBY_REPLICAS = "num.standby.replicas"
 
 
 class StreamsSpec(Struct, frozen=True):
-    """A streams group: its members with their present tasks, its subtopologies, and its number of standby
-    replicas.
-    """
+    """A streams group."""
 
-    members: Mapping[MemberId, TaskMember]
+    members: Mapping[MemberId, TaskMember]  # with their present tasks
     subtopologies: Mapping[str, SubtopologyTasks]
-    standbys: int
+    standbys: int  # number of standby replicas
 
 
 def streams_spec(described: GroupSnapshot) -> StreamsSpec:
-    """Return the streams group with the tasks of its target assignment.
-
-    The view of an observed group does not say which subtopologies have state. Those with a standby task have,
-    and if no task has one, all subtopologies count as stateful. Raises InputError for a group without tasks.
+    """Return the streams group with the tasks of its target assignment. Raises InputError for a group without
+    tasks.
     """
     assert described.consumer
     assert described.consumer.streams
@@ -46,6 +42,7 @@ def streams_spec(described: GroupSnapshot) -> StreamsSpec:
         raise InputError(f"group {described.group_id} {reason}")
     standby = flat_roles((member.target for member in members.values()), STANDBY)
     known = described.consumer.streams.stateful
+    # The view of an observed group does not say it: those with a standby task or, without any, all count.
     stateful = (standby.keys() or active.keys()) if known is UNSET else known
     return StreamsSpec(
         {member_id: _member(member_id, member) for member_id, member in members.items()},
@@ -74,8 +71,9 @@ def _member(member_id: MemberId, member: ConsumerMemberSnapshot) -> TaskMember:
 def streams_outcomes(
     group: StreamsSpec, gone: Sequence[MemberId], come: Sequence[MemberId], standbys: Sequence[int]
 ) -> list[StrategyResult]:
-    """Return the present tasks, and the target for each number of standby replicas; for the group's own
-    number if `standbys` is empty. Each member of `come` is a process of its own.
+    """Return the present tasks, and the target for each of `standbys`, or else for the group's own number.
+
+    Each member of `come` is a process by itself.
     """
     now = {member_id: _holdings(member.active, member.standby) for member_id, member in group.members.items()}
     members = {id_: member for id_, member in group.members.items() if id_ not in gone}
@@ -98,7 +96,6 @@ def _target_holdings(tasks: TargetTasks) -> NamedPartitions:
 
 
 def _holdings(active: Mapping[str, Iterable[int]], standby: Mapping[str, Iterable[int]]) -> NamedPartitions:
-    """Return the tasks by role and subtopology, as the group's view shows them."""
     roles = ((ACTIVE, active), (STANDBY, standby))
     return {f"{role} {id_}": sorted(numbers) for role, tasks in roles for id_, numbers in tasks.items()}
 

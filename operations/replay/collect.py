@@ -28,20 +28,21 @@ from streaming.query.admission import LogMessage, LogRow
 
 
 class TopicRecord(NamedTuple):
-    """A record of any topic. The broker appended it at `at_ms`. `is_early` is as in `AnswerLine`."""
+    """A record of any topic."""
 
     topic: str
     partition: int
     offset: int
-    at_ms: int
+    at_ms: int  # append time
     key: bytes | None
     value: bytes | None
-    is_early: bool = False
+    is_early: bool = False  # as in `AnswerLine`
 
 
 class Collector:
-    """A selector of the records that belong in a recording, which yields them as lines. Read `log` before
-    `outputs`, because the log shows which answers belong in the recording.
+    """A selector of the records that belong in a recording. Read `log` before `outputs`.
+
+    The log shows which answers belong in the recording.
     """
 
     def __init__(self, header: RecordingHeader) -> None:
@@ -59,19 +60,18 @@ class Collector:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions of requests, groups and events that the recording needs."""
+        """The partitions of requests, groups and events that are recorded."""
         everything = range(self._layout.request_partitions)
         return sorted(everything if self._partitions is None else self._partitions)
 
     def log(self, records: Iterable[TopicRecord]) -> Iterator[LogLine]:
-        """Yield the lines of the requests topic. Of the clock records between two requests only the one with
-        the greatest time is kept.
-        """
+        """Yield the lines of the requests topic."""
         for record in records:
             clock = clock_of(record.key, record.value)
             if clock is not None:
                 time_ms = min(clock.time_ms, record.at_ms)
                 before = self._clocks.get(record.partition)
+                # Of the clock records between two requests, the one with the greatest time.
                 if before is None or before.time_ms < time_ms:
                     self._clocks[record.partition] = ClockLine(
                         record.partition, record.offset, record.at_ms, time_ms
@@ -156,7 +156,7 @@ def _output_lines(record: TopicRecord, layout: TopicLayout) -> Iterator[OutputLi
 
 
 class SelectedGroups:
-    """The part of a recording that concerns these groups, selected by the rules of `record`."""
+    """The part of a recording about these groups, by the rules of `record`."""
 
     def __init__(self, recording: Recording, groups: set[str]) -> None:
         self._recording = recording

@@ -38,39 +38,35 @@ class HistoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep(Generic[K]):
-    """A step of a group, and its effects. `letters` are the values of dead letters.
-
-    `event` is the request, deadline or takeover, or a `Refusal` if the message was refused before it reached
-    the group. `message` is the message of the log that was being applied, or None after the last one. Its
-    time fires the deadlines that are due before it. `at_ms` is the group's time of the step. `is_handled` is
-    True if the recording's last committed batch includes the step. `kept` is the result of `GroupRun`'s
-    `keep` after the step.
-    """
+    """A step of a group, and its effects."""
 
     group_id: str
-    at_ms: int
+    at_ms: int  # the group's time
+    # A request, deadline or takeover, or a `Refusal` before the message reached the group.
     event: AnyEvent | Refusal
+    # That was being applied, and whose time fires earlier deadlines; None after the last one.
     message: LogMessage | None
-    is_handled: bool
+    is_handled: bool  # the recording's last committed batch includes the step
     sent: tuple[SentRecord, ...]
     history: tuple[HistoryRecord, ...]
-    letters: tuple[bytes, ...]
-    kept: K | None
+    letters: tuple[bytes, ...]  # values of dead letters
+    kept: K | None  # result of `GroupRun`'s `keep` after the step
 
     @property
     def is_own(self) -> bool:
-        """True if the step applies its message, and is not a deadline or takeover that precedes it."""
+        """True if the step applies its message. A deadline or takeover precedes a message."""
         return isinstance(self.event, Received | Failed | Refusal)
 
     @property
     def request_id(self) -> str | None:
-        """The id of the step's request, None if it has none."""
+        """The id of the step's request, or None."""
         return self.message.id if self.message is not None and self.is_own else None
 
 
 class GroupRun(Generic[K]):
-    """The run of one group, whose `timeline` has the present group. `keep` is called with the group after
-    each step, and its result is the step's `kept`.
+    """The run of one group, whose `timeline` has the present group.
+
+    `keep` is called with the group after each step. Its result is the step's `kept`.
     """
 
     def __init__(
@@ -99,7 +95,7 @@ class GroupRun(Generic[K]):
         self._faults_reported = 0
 
     def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep[K]]:
-        """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
+        """Apply a request. Yield the deadlines before it, the request, and the deadlines due with it."""
         self.timeline.apply(row)
         return self._entries(message, is_handled)
 
@@ -116,13 +112,14 @@ class GroupRun(Generic[K]):
         return effects
 
     def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
-        """Yield the steps since the last call. Steps that were repeated to undo a failed one are left out."""
+        """Yield the steps since the last call."""
         effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []
         faults = self.timeline.faults[self._faults_reported :]
         self._faults_reported = len(self.timeline.faults)
         letters = {fault.cause: self._failed(fault.cause, fault.traceback, message) for fault in faults}
         for event, at_ms, effects, kept in steps:
+            # Repeated to undo a failed step.
             if id(effects) not in effective:
                 continue
             sent, too_large = self._sent(effects, message)
@@ -162,7 +159,7 @@ class GroupRun(Generic[K]):
 def answer_records(
     reply: Reply | rocketmq.Reply, message: LogMessage | None, layout: TopicLayout
 ) -> tuple[SentRecord, bytes | None]:
-    """Return the record of an answer, and a dead letter if the answer is too large for the topic."""
+    """Return the record of an answer, and a dead letter if the answer is too large."""
     request = reply.response.request
     value, too_large = response_value(reply, layout.response_max_bytes)
     sent = SentRecord(reply.reply_partition, value)

@@ -53,9 +53,9 @@ def judge(
     groups: set[str] | None = None,
     step: StepFunction = step,
 ) -> ReplayVerdict:
-    """Replay some or all groups of a recording, and compare the outcome with the records on the topics.
+    """Replay groups of a recording (None: all), and compare the outcome with the records on the topics.
 
-    With `until` only the outcome of the log until then is compared.
+    With `until`, only the outcome of the log until then is compared.
     """
     return _Judge(
         SelectedGroups(recording, groups) if groups is not None else recording, until, step
@@ -109,7 +109,6 @@ class _Judge:
         )
 
     def _compare_views(self, group: AnyGroup | None) -> EventName | None:
-        """Compare the group after a step with the topics' views of this moment."""
         if group is None:
             return None
         name = EventName(group.group_id, group.incarnation, group.seq)

@@ -27,8 +27,8 @@ from kafka_why.topic_reader import TopicReader
 
 
 class Verdict(StrEnum):
-    """The probable fault. POISON: some records fail on every member. BAD_MEMBER: only one member fails.
-    OUTAGE: all members fail.
+    """The probable fault. POISON: some records fail on every member. BAD_MEMBER: one member fails. OUTAGE:
+    all fail.
     """
 
     NOTHING = "nothing"
@@ -38,9 +38,7 @@ class Verdict(StrEnum):
 
 
 class SuspectLine(Struct, frozen=True, kw_only=True):
-    """A record that may be poison. `at_ms` is the time when a gateway last reported the record. `outcome` is
-    a constant of `kafka_why.contract.telemetry`, inferred unless the record was rejected or accepted.
-    """
+    """A record that may be poison."""
 
     topic: str
     partition: int
@@ -49,14 +47,12 @@ class SuspectLine(Struct, frozen=True, kw_only=True):
     releases: int
     released_by: list[str]
     rejected_by: str
-    outcome: str
-    at_ms: int
+    outcome: str  # of `kafka_why.contract.telemetry`; inferred, except rejected and accepted
+    at_ms: int  # when a gateway last reported the record
 
 
 class MemberSum(Struct, frozen=True, kw_only=True):
-    """The totals of one member. `processing_ms` is the mean time from the delivery of a record to its
-    acknowledgement, and `processing_max_ms` the longest. Both are None if the member acknowledged nothing.
-    """
+    """The totals of one member."""
 
     member_id: str
     delivered: int
@@ -64,8 +60,8 @@ class MemberSum(Struct, frozen=True, kw_only=True):
     failed: int
     renewed: int
     acknowledged: int
-    processing_ms: int | None
-    processing_max_ms: int | None
+    processing_ms: int | None  # mean time from delivery to acknowledgement; None if it acknowledged nothing
+    processing_max_ms: int | None  # the longest such time
 
 
 class Interval(Struct, frozen=True, kw_only=True):
@@ -81,16 +77,11 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
-    """The counts of one member in one partition. Unlike in telemetry records, the JSON includes zeros."""
+    """The counts of one member in one partition. Unlike a telemetry record's, their JSON has zeros."""
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """The deliveries of a share group between two times, as gateways counted them.
-
-    `rows` are in the order of topic, partition and member. `others` has the sums of the rows beyond
-    ROWS_MAX. If `is_cut`, the earliest records are missing because there were too many to read. `member_id`
-    is the member that the verdict blames. `lock_ms` is the lock duration, or 0 if no broker has reported it.
-    """
+    """The deliveries of a share group between two times, as gateways counted them."""
 
     group_id: str
     from_ms: int
@@ -98,12 +89,12 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
     gateways: int
     delivery_limit: int
     is_limit_known: bool
-    lock_ms: int
-    is_cut: bool
+    lock_ms: int  # lock duration; 0 if no broker has reported it
+    is_cut: bool  # the earliest records are missing, because there were too many to read
     verdict: Verdict
-    member_id: str | None
-    rows: list[Row]
-    others: Row | None
+    member_id: str | None  # that the verdict blames
+    rows: list[Row]  # in the order of topic, partition and member
+    others: Row | None  # sums of the rows beyond ROWS_MAX
     members: list[MemberSum]
     suspects: list[SuspectLine]
     intervals: list[Interval]
@@ -126,7 +117,7 @@ Key = tuple[str, int, int]
 
 
 class Sums:
-    """The sums of one group's telemetry records between two times. Add the records in the topic's order."""
+    """The sums of one group's telemetry records between two times. Add records in the topic's order."""
 
     def __init__(self, group_id: str, from_ms: int, to_ms: int) -> None:
         self._group_id = group_id
@@ -206,9 +197,7 @@ class Sums:
 
 
 def conclude(members: Sequence[MemberSum], suspects: Sequence[SuspectLine]) -> tuple[Verdict, str | None]:
-    """Return the probable fault, and the member if one member is at fault. A few failing records are poison,
-    many failures of one member are a bad member, and many failures of all members are an outage.
-    """
+    """Return the probable fault, and the member that is at fault, if one is."""
     active = [member for member in members if member.accepted + member.failed]
     failing = [member for member in active if member.failed >= MANY and _failure_ratio(member) > _MOST]
     well = [member for member in active if _failure_ratio(member) <= _FEW]
@@ -240,7 +229,7 @@ def _member(member_id: str, counted: Counted) -> MemberSum:
 
 
 def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLine:
-    """Combine the gateways' counts of one record. Each gateway has seen some of the record's deliveries."""
+    """Combine the counts of the gateways that have seen deliveries of one record."""
     found = [suspect for _, suspect in of_gateways.values()]
     outcomes = {suspect.outcome for suspect in found}
     released_by = dict.fromkeys(name for suspect in found for name in suspect.released_by)
@@ -268,8 +257,8 @@ DEFAULT_MS = 24 * 3_600_000
 def read_deliveries(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
 ) -> DeliveryReport | None:
-    """Return the deliveries from `since_ms` to `to_ms`, by default those of the last day. Return None if
-    there are no deliveries. Raises KafkaError.
+    """Return the deliveries from `since_ms` (or the last day) to `to_ms`, or None without any. Raises
+    KafkaError.
     """
     from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))

@@ -27,8 +27,9 @@ _HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "
 
 
 def non_member_notes(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
-    """Yield a note if clients got records but were never in the group: brokers do not check membership.
-    `known` are the group's current and former members.
+    """Yield a note if clients that were never in the group got records.
+
+    Brokers do not check membership. `known` are the group's current and former members.
     """
     found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
     if found:
@@ -56,9 +57,7 @@ def lone_deliveries_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
 
 
 def table_lines(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the lines of a table of counts by partition and member: the MAX_ROWS rows with the most
-    deliveries.
-    """
+    """Yield a table of counts by partition and member: the MAX_ROWS rows with the most deliveries."""
     most = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
     shown = [row for row in report.rows if row in most]
     rows: list[tuple[str, ...]] = [_HEADS, *(_cells(row, place_text(row), names) for row in shown)]
@@ -115,7 +114,7 @@ def verdict_text(report: DeliveryReport, names: Names) -> str:
 
 
 def place_text(row: Counted) -> str:
-    """Return a row's partition, `orders-2`, or `others` for the sum of several."""
+    """Return a row's partition, such as `orders-2`, or `others` for a sum."""
     return f"{row.topic}-{row.partition}" if row.topic else "others"
 
 
@@ -139,7 +138,7 @@ def suspect_text(suspect: SuspectLine, report: DeliveryReport, names: Names) -> 
 
 
 def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the members whose processing takes nearly as long as the lock, or that often renew the lock."""
+    """Yield the members that nearly exceed the lock's time, or that often renew the lock."""
     for member in report.members:
         text = _slow_text(member, report.lock_ms)
         if text:

@@ -41,11 +41,10 @@ SAME_CHANGE_MS = 3_000
 
 
 def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
-    """Return all changes in order. If the beginning of an incarnation is missing, its first clients are
-    unknown.
-    """
+    """Return all changes in order."""
     found: list[Change] = []
     for life in group_lives:
+        # Incomplete if the beginning of the incarnation is missing.
         clients: dict[str, Consumer] = {}  # by connection
         gaps = {after.seq for before, after in pairwise(life.entries) if after.seq > before.seq + 1}
         complete = life.first_seq == 1
@@ -63,7 +62,6 @@ def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[
 
 
 def _apply_to_connections(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
-    """Update `clients`, which maps connections to consumers, with the entries."""
     for event in step:
         connection, client_id = event.connection, event.client_id
         if connection is not None and client_id is not None:
@@ -108,9 +106,7 @@ def _merged(change: Change, following: Change) -> Change:
 
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
-    """Return the kinds of a step, the main kind first. The list is empty if the step does not concern
-    consumers.
-    """
+    """Return the kinds of a step, the main kind first. A step that is not about consumers has none."""
     found = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
     return [kind for kind in ChangeKind if kind in found]
 
@@ -163,7 +159,7 @@ def _change(
 
 
 def traps_of(changes: Sequence[Change]) -> list[Trap]:
-    """Return the traps in the order in which they began."""
+    """Return the traps in the order of their beginnings."""
     found: list[Trap] = []
     open_traps: dict[str, int] = {}  # by client id, the index in `found` of its current trap
     brokers: dict[str, dict[str, None]] = {}  # by client id, the brokers that have its current trap
@@ -230,10 +226,10 @@ _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 def report(
     group_id: str, history: Iterable[HistoryEntry], now_ms: int, since_ms: int | None = None
 ) -> Report:
-    """Return the report on a group. `history` has at least one entry, and may have duplicates and gaps.
+    """Return the report on a group. `history` has at least one entry. It may have duplicates and gaps.
 
-    Changes before `since_ms`, and traps and differences that ended before it, are omitted. The other changes
-    keep their numbers.
+    Changes before `since_ms` are omitted, and traps and differences that ended before it. Other changes keep
+    their numbers.
     """
     group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"
@@ -274,7 +270,6 @@ def counts(changes: Sequence[Change]) -> list[ChangeCount]:
 
 
 def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequence[Change]) -> int:
-    """Return the time when the set of connections last changed."""
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
             return after.at_ms
@@ -282,14 +277,14 @@ def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequenc
 
 
 def _topics(changes: Sequence[Change]) -> list[str] | None:
-    """Return the topics of the group's consumers, [] if the group has no consumers, or None if unknown."""
+    """Return the topics of the group's consumers, or None if unknown."""
     if changes and changes[-1].complete and not changes[-1].consumers:
         return []
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
 def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
-    """Return the request mode of each topic whose queues the coordinator assigns, by its last entry."""
+    """Return the request mode of each topic whose queues the coordinator assigns."""
     entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in entries for topic in event.topics or ()}
 

@@ -23,8 +23,9 @@ from kafka_why.wording import count, duration_text, shortened
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes that make clients rebalance, or that prevent a correct rebalance. The main kind of
-    a change is the first one in this order.
+    """The kinds of changes that make clients rebalance, or that prevent a correct rebalance.
+
+    The main kind of a change is the first one in this order.
     """
 
     DUPLICATE = "duplicate client id"
@@ -40,25 +41,22 @@ class ChangeKind(StrEnum):
 
 
 class Consumer(Struct, frozen=True):
-    """A consumer's connection to a broker. `broker` is `name/id`, and `address` is the client's `ip:port`.
-
-    `subscriptions` are the client's subscriptions, or None if the history does not have them.
-    """
+    """A consumer's connection to a broker."""
 
     client_id: str
     connection: str
-    broker: str = ""
-    address: str = ""
-    subscriptions: list[str] | None = None
+    broker: str = ""  # `name/id`
+    address: str = ""  # the client's `ip:port`
+    subscriptions: list[str] | None = None  # None if the history does not have them
 
     @property
     def place(self) -> str:
-        """The client's address, or the connection if the address is unknown."""
+        """The client's address, or its connection if the address is unknown."""
         return self.address or self.connection
 
 
 def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
-    """Return each client id's number of connections to the broker to which it has the most connections."""
+    """Return each client id's number of connections to one broker: the broker where it has the most."""
     most: Counter[str] = Counter()
     for (client_id, _), number in Counter((c.client_id, c.broker) for c in consumers).items():
         most[client_id] = max(most[client_id], number)
@@ -66,19 +64,17 @@ def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
 
 
 class DuplicateId(Struct, frozen=True):
-    """A client id with several connections to one broker. `connections` is empty if the client id no longer
-    has several.
-    """
+    """A client id with several connections to one broker."""
 
     client_id: str
     broker: str
-    connections: list[str]
+    connections: list[str]  # empty if it no longer has several
 
 
 class Concerned(Struct, frozen=True):
-    """The client or connection that a change concerns, and the reason for the change."""
+    """The client or connection that a change is about."""
 
-    reason: str
+    reason: str  # of the change
     client_id: str | None = None
     connection: str | None = None
 
@@ -87,67 +83,53 @@ class Change(Struct, frozen=True, kw_only=True):
     """The effect of one request or scan on the group.
 
     One client's connections to several brokers within a few seconds are one change.
-
-    `also` are the change's other kinds. `trigger` is the request's id, or the scan. `topics` are the group's
-    topics after the change, or None if they did not change, and `topics_reason` describes their change.
-    `notification` has the reason and the number of notified connections, or is None if the coordinator sent
-    no notification. `consumers` are the connections after the change. `complete` is False if connections may
-    be missing, because the history begins later than the group or has gaps.
-
-    `traps` are the client ids to which this change added another connection. They are `harmless` if the group
-    broadcasts. `released` are the client ids that have a single connection again. `differ` maps a broker to a
-    text about the clients whose subscriptions differ, or to "" if all clients have the same subscriptions
-    again.
     """
 
     number: int
     incarnation: str
     at_ms: int
     kind: ChangeKind
-    also: list[ChangeKind]
-    trigger: str
+    also: list[ChangeKind]  # other kinds of the change
+    trigger: str  # id of the request, or the scan
     concerned: list[Concerned]
-    topics: list[str] | None
-    topics_reason: str | None
-    notification: str | None
-    consumers: list[Consumer]
+    topics: list[str] | None  # of the group after the change; None if unchanged
+    topics_reason: str | None  # how the topics changed
+    notification: str | None  # its reason, and the number of notified connections; None if there was none
+    consumers: list[Consumer]  # connections after the change
+    # False: the history begins later than the group or has gaps, so connections may be missing.
     complete: bool
-    traps: list[DuplicateId]
-    harmless: bool
-    released: list[DuplicateId]
+    traps: list[DuplicateId]  # client ids that got another connection
+    harmless: bool  # the group broadcasts, so traps do no harm
+    released: list[DuplicateId]  # client ids that have a single connection again
+    # By broker, a text about clients whose subscriptions differ; "" if they no longer do.
     differ: dict[str, str] = {}
 
 
 class Trap(Struct, frozen=True):
-    """A client id that is on several connections at once, from change `began` to change `ended` (None while
-    the trap lasts).
+    """A client id that is on several connections at once.
 
     The list of client ids has the id several times. Each client with the id takes the share of the id's first
-    entry, so the queues of the other entries have no consumer. The trap is `harmless` if the group
-    broadcasts. `connections` are all connections with the id to the broker where the trap began. `places` are
-    the addresses of their clients, or the connections if the addresses are unknown.
+    entry, so the queues of the other entries have no consumer.
     """
 
     client_id: str
-    connections: list[str]
-    began: int
+    connections: list[str]  # all with the id to the broker where the trap began
+    began: int  # number of the change
     from_ms: int
-    ended: int | None
+    ended: int | None  # number of the change; None while the trap lasts
     to_ms: int | None
-    harmless: bool
-    places: list[str] = []
+    harmless: bool  # the group broadcasts
+    places: list[str] = []  # the clients' addresses, or their connections if unknown
 
 
 class Difference(Struct, frozen=True):
-    """A period in which clients of the group subscribed to different topics or filters, from change `began`
-    to change `ended` (None while the period lasts). `reason` names some of the clients with their addresses.
-    """
+    """A period in which clients of the group subscribed to different topics or filters."""
 
-    reason: str
+    reason: str  # names some of the clients with their addresses
     brokers: list[str]
-    began: int
+    began: int  # number of the change
     from_ms: int
-    ended: int | None = None
+    ended: int | None = None  # number of the change; None while the period lasts
     to_ms: int | None = None
 
 
@@ -160,30 +142,25 @@ class ChangeCount(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """A report on a group. `consumers` are the current connections, unchanged since `consumers_since_ms`.
-    `topics` is None if the history does not have the topics. `request_modes` has the topics whose queues the
-    coordinator assigns to clients that query it. `notifications` counts how often the coordinator notified
-    all connections. `symptoms` are the current faults, the most serious first. `polled` is what polls of the
-    group's cluster show, or None if it was not polled.
-    """
+    """A report on a group."""
 
     group_id: str
     now_ms: int
     since_ms: int | None
     from_ms: int
-    consumers: list[Consumer]
+    consumers: list[Consumer]  # current connections
     complete: bool
-    consumers_since_ms: int
-    topics: list[str] | None
-    request_modes: dict[str, str]
+    consumers_since_ms: int  # when the connections last changed
+    topics: list[str] | None  # None if the history does not have them
+    request_modes: dict[str, str]  # of topics whose queues the coordinator assigns
     counts: list[ChangeCount]
-    notifications: int
+    notifications: int  # how often the coordinator notified all connections
     traps: list[Trap]
     differences: list[Difference]
-    symptoms: list[Symptom]
+    symptoms: list[Symptom]  # current faults, the most serious first
     notes: list[str]
     changes: list[Change]
-    polled: PollReport | None = None
+    polled: PollReport | None = None  # what polls of the group's cluster show
 
 
 RECENT_MS = 3_600_000
@@ -197,9 +174,7 @@ VIEWS_DIFFER_MS = 30_000
 def symptoms(
     changes: Sequence[Change], traps: Iterable[Trap], differences: Iterable[Difference], now_ms: int
 ) -> list[Symptom]:
-    """Return the current faults, the most serious first. `changes` are the changes of the current
-    incarnation.
-    """
+    """Return the current faults, the most serious first. `changes` are those of the current incarnation."""
     found = [
         *_duplicates(traps),
         *_subscriptions(changes, differences),
@@ -260,9 +235,7 @@ def _subscriptions(changes: Sequence[Change], differences: Iterable[Difference])
 
 
 def _unread(by_own: dict[tuple[str, ...], list[Consumer]]) -> str:
-    """Return `. Nobody reads the shares of worker-2 in orders` for topics that only some clients subscribe
-    to.
-    """
+    """Return a text such as `. Nobody reads the shares of worker-2 in orders`, or ""."""
     topics = {own: {text.partition(" (")[0] for text in own} for own in by_own}
     texts = []
     for topic in sorted(set().union(*topics.values())):

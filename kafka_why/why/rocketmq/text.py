@@ -110,12 +110,12 @@ def _summary(report: Report, clock: Clock) -> Lines:
 
 
 def _harmful_traps(report: Report) -> list[Trap]:
-    """Return the current traps that are not harmless."""
     return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
 
 
 def _connections_text(client_id: str, connections: Sequence[str]) -> str:
-    """Return a text such as `worker-1 on c1 and c4`. A large history entry omits the connections."""
+    """Return a text such as `worker-1 on c1 and c4`."""
+    # A large history entry omits the connections.
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
@@ -132,7 +132,7 @@ def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
 
 
 def _title(change: Change) -> str:
-    """Return a text such as `client left: worker-2`. For a duplicate client id, add the connections."""
+    """Return a text such as `client left: worker-2`. A duplicate client id has its connections."""
     if change.traps:
         named = "; ".join(
             _connections_text(duplicate.client_id, places_of(change, duplicate)) for duplicate in change.traps
@@ -171,7 +171,7 @@ def _difference_lines(change: Change, report: Report) -> Lines:
 
 
 def _causes(change: Change) -> Lines:
-    """Yield the lines with the reason, the request or scan, and the connections."""
+    """Yield the reason, the request or scan, and the connections."""
     several = len({concerned.client_id for concerned in change.concerned}) > 1
     for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
         who = f"{concerned.client_id}: " if several and concerned.client_id else ""
@@ -187,9 +187,7 @@ def _causes(change: Change) -> Lines:
 
 
 def _notification(change: Change) -> str | None:
-    """Return the notification that the coordinator sent, or the reason why it sent none. Return None if a
-    notification is never expected for the kind of change.
-    """
+    """Return the notification that the coordinator sent, or why it sent none, or None if none is expected."""
     if change.notification is not None:
         return change.notification
     if not change.consumers and change.complete:
@@ -201,7 +199,7 @@ def _notification(change: Change) -> str | None:
 
 
 def _clients(consumers: Sequence[Consumer]) -> str:
-    """Return a text such as `worker-1 twice, worker-2`, with each client's number of connections."""
+    """Return a text such as `worker-1 twice, worker-2`, by numbers of connections."""
     times = connections_by_client(consumers)
     return shortened([_times(client_id, number) for client_id, number in times.items()])
 

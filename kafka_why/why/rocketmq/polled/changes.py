@@ -31,15 +31,13 @@ from kafka_why.wording import (
 
 
 class PolledChange(Struct, frozen=True):
-    """A change that the poll at `at_ms` shows for the first time. `client_id` is None if the change is not of
-    a single client.
-    """
+    """A change that the poll at `at_ms` is the first to show."""
 
     at_ms: int
     group_id: str
     type: str
     reason: str
-    client_id: str | None = None
+    client_id: str | None = None  # None if it is not about a single client
 
 
 def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
@@ -87,9 +85,7 @@ def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
 
 
 def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
-    """Return True if `poll` lacks the client, although all brokers to which the client is connected in
-    `other` answered.
-    """
+    """Return True if the client is absent in `poll`, although all brokers that had it in `other` answered."""
     answered = {view.broker for view in poll.answered}
     return client_id not in poll.client_ids and all(
         view.broker in answered
@@ -99,11 +95,10 @@ def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
 
 
 def _held_queues(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
-    """Return the queues of each client id that answered. A queue counts twice if two clients with the same id
-    hold it.
-    """
+    """Return the queues of each client id that answered."""
     found: dict[str, Counter[MessageQueue]] = {}
     for client in poll.reports:
+        # A queue counts twice if two clients with the same id hold it.
         found.setdefault(client.client_id, Counter()).update(client.queues)
     return found
 
@@ -189,7 +184,7 @@ def _clients(poll: GroupPoll) -> str:
 
 
 def _versions(poll: GroupPoll) -> str:
-    """Return the languages and versions of the clients. If there are several, name the clients of each."""
+    """Return the languages and versions of the clients. If there are several, each has its clients."""
     reported = {client.client_id: client.version for client in poll.reports}
     connections = [connection for view in poll.views for connection in view.connections]
     names = {(c.language, c.version): name for c in connections if (name := reported.get(c.client_id))}
@@ -212,7 +207,7 @@ def _details(symptom: Symptom, clock: Clock) -> Lines:
 
 
 def _holdings(report: PollReport) -> Lines:
-    """Yield the queues that each client holds by its own answer, and its computed share if they differ."""
+    """Yield the queues that each client says it holds, and its computed share if that differs."""
     answers = {client.client_id: client for client in report.poll.clients}
     for client_id in report.poll.client_ids[:MAX_CLIENTS]:
         share = sorted(report.shares.get(client_id, []))

@@ -55,13 +55,11 @@ T = TypeVar("T")
 
 
 class ClusterUnavailable(ClientError):
-    """The error when a poll fails, for example because no name server or no broker answers."""
+    """The error when a poll fails, for example because no name server answers."""
 
 
 class ClusterPoller:
-    """A poller of a RocketMQ cluster, which it finds through its name servers. Use it with `async with`, in
-    one event loop.
-    """
+    """A poller of a RocketMQ cluster, found through its name servers. For `async with`, in one event loop."""
 
     def __init__(self, servers: RocketMqServers) -> None:
         self._servers = servers
@@ -102,10 +100,10 @@ class ClusterPoller:
         return found
 
     async def poll(self, group_id: str, progress: Progress = lambda *_: None) -> GroupPoll:
-        """Return the group, its clients and its queues. `progress` is called with the number of answers so
-        far and the total, first for the clients, then for the offsets.
+        """Return the group, its clients and its queues.
 
-        Raises ClusterUnavailable, and HistoryUnavailable if the group is unknown.
+        `progress` is called with the number of answers so far and the total, first for the clients, then for
+        the offsets. Raises ClusterUnavailable, or HistoryUnavailable if the group is unknown.
         """
         at_ms, views = now_ms(), await self.views(group_id)
         poll, notes = GroupPoll(group_id=group_id, at_ms=at_ms, views=views), list[str]()
@@ -129,7 +127,7 @@ class ClusterPoller:
         )
 
     async def topics_with_offsets(self, group_id: str, notes: list[str]) -> list[str]:
-        """Return the topics for which brokers store offsets of the group. Add failures to `notes`."""
+        """Return the topics for which brokers store offsets of the group. Failures are added to `notes`."""
         topics = set[str]()
         for name in self._addresses:
             try:
@@ -149,9 +147,9 @@ class ClusterPoller:
     async def _ask_name_server(
         self, code: RequestCode, decode: Callable[[bytes], T], fields: Fields = NO_FIELDS
     ) -> T:
-        """Send a request to the name server that answered last. If it fails, try the other name servers.
+        """Send a request to the name server that answered last or, if it fails, to the others.
 
-        Raises ClusterUnavailable, and ServerError if a topic has no route.
+        Raises ClusterUnavailable, or ServerError if a topic has no route.
         """
         errors = []
         for server in list(self._name_servers):
@@ -166,8 +164,9 @@ class ClusterPoller:
         raise ClusterUnavailable("; ".join(errors))
 
     def _broker(self, name: str, number: int | None = None) -> Server:
-        """Return the broker with this name and id, by default the master. Raises ServerError if it is no
-        longer registered.
+        """Return the broker with this name and id, by default the master.
+
+        Raises ServerError if it is no longer registered.
         """
         ids = self._addresses.get(name, {})
         address = ids.get(min(ids, default=0) if number is None else number)
@@ -195,10 +194,10 @@ class ClusterPoller:
         )
 
     async def _clients(self, poll: GroupPoll, progress: Progress) -> list[ClientAnswer]:
-        """Query each client through the broker to which it has the most connections. Query a duplicate client
-        id through all brokers, because a broker passes the request to only one of its clients.
-        """
+        """Query each client through the broker to which it has the most connections."""
         duplicates = poll.duplicates()
+        # A broker passes the request to one client with the id, so a duplicate id is queried through all
+        # brokers.
         targets = [
             (client_id, view.broker)
             for client_id in poll.client_ids[:MAX_CLIENTS]
@@ -242,8 +241,8 @@ class ClusterPoller:
         ]
 
     async def _offsets(self, group_id: str, queue: MessageQueue, notes: list[str]) -> QueueOffsets | None:
-        """Return the stored offset and the end of a queue, or None if its broker does not return the end. Add
-        failures to `notes`.
+        """Return the stored offset and the end of a queue, or None if the end is unknown. Failures are added
+        to `notes`.
         """
         where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}
@@ -258,7 +257,7 @@ class ClusterPoller:
 
 
 async def _gather(coroutines: Iterable[Coroutine[Any, Any, T]], progress: Progress) -> list[T]:
-    """Run the coroutines and return the results. Call `progress` after each result."""
+    """Run the coroutines, and call `progress` after each. Return the results."""
     running, ended = [*coroutines], 0
 
     async def counted(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -286,7 +285,7 @@ def _filters(subscriptions: Iterable[TopicSubscription]) -> dict[str, str]:
 
 
 def _time_ms(text: str) -> int | None:
-    """Parse a time in a client's answer. Return None if it is missing or impossible."""
+    """Parse a time in a client's answer, or return None if it is missing or impossible."""
     try:
         return parse_whole_number(text, 1, _MAX_TIME_MS)
     except ValueError:

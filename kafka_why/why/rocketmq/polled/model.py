@@ -19,91 +19,79 @@ ALL_QUEUES = -1
 
 
 class PolledConnection(Struct, frozen=True, order=True):
-    """A client's connection to a broker. `version` is an ordinal of RocketMQ's MQVersion."""
+    """A client's connection to a broker."""
 
     client_id: str
     address: str
     language: str
-    version: int
+    version: int  # ordinal of RocketMQ's MQVersion
 
 
 class BrokerView(Struct, frozen=True, kw_only=True):
-    """One broker's view of the group (GET_CONSUMER_CONNECTION_LIST). `subscriptions` maps each topic to the
-    text of its filter in the last heartbeat of any client. `error` is set if the broker gave no answer.
-    """
+    """One broker's view of the group (GET_CONSUMER_CONNECTION_LIST)."""
 
     broker: str
     connections: list[PolledConnection] = []
     message_model: str | None = None
     consume_type: str | None = None
-    subscriptions: dict[str, str] = {}
-    error: str | None = None
+    subscriptions: dict[str, str] = {}  # by topic, the filter in the last heartbeat of any client
+    error: str | None = None  # set if the broker gave no answer
 
 
 class HeldQueue(Struct, frozen=True):
-    """A queue that a client holds. With the id ALL_QUEUES, it is all queues of a broker, in pop mode.
-    `consumed_ms` is the time when the client last consumed a message, or None. `cached` is the number of
-    messages that the client has fetched but not consumed yet.
-    """
+    """A queue that a client holds."""
 
-    queue: MessageQueue
-    consumed_ms: int | None = None
-    cached: int = 0
+    queue: MessageQueue  # in pop mode, with the id ALL_QUEUES, all queues of a broker
+    consumed_ms: int | None = None  # when the client last consumed a message
+    cached: int = 0  # number of messages that are fetched but not consumed
 
 
 class ClientAnswer(Struct, frozen=True, kw_only=True):
-    """A client's answer to GET_CONSUMER_RUNNING_INFO, which `broker` forwarded to the client.
-
-    `strategy` is the name of a Java class. `pops` is True if the client is in pop mode: the broker assigns
-    its queues, and clients share queues. `error` is set if there is no answer. `is_silent` is True if the
-    client did not answer the broker in time.
-    """
+    """A client's answer to GET_CONSUMER_RUNNING_INFO, which `broker` forwarded to the client."""
 
     client_id: str
     broker: str
     subscriptions: dict[str, str] = {}
     held: list[HeldQueue] = []
     message_model: str | None = None
-    strategy: str | None = None
+    strategy: str | None = None  # name of a Java class
     version: str | None = None
     started_ms: int | None = None
-    pops: bool = False
-    error: str | None = None
-    is_silent: bool = False
+    pops: bool = False  # pop mode: the broker assigns queues, and clients share them
+    error: str | None = None  # set if there is no answer
+    is_silent: bool = False  # the client did not answer the broker in time
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that the client holds, except queues of retry topics, which every client has."""
+        """The queues that the client holds, without retry topics, which every client has."""
         return sorted(
             one.queue for one in self.held if not one.queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
         )
 
 
 class QueueOffsets(Struct, frozen=True):
-    """The offset that the group has `stored` for a queue, or None, and the `end` of the queue."""
+    """The offsets of a queue."""
 
     queue: MessageQueue
-    stored: int | None
-    end: int
+    stored: int | None  # by the group
+    end: int  # of the queue
 
     @property
     def behind(self) -> int:
-        """The number of messages from the stored offset to the end, or 0 if no offset is stored."""
+        """The number of messages from the stored offset to the end, or 0 without a stored offset."""
         return 0 if self.stored is None else max(self.end - self.stored, 0)
 
 
 class GroupPoll(Struct, frozen=True, kw_only=True):
-    """The result of one poll of a group. `queues` are the readable queues of its topics. `notes` name what is
-    missing.
-    """
+    """The result of one poll of a group."""
 
     group_id: str
     at_ms: int
     views: list[BrokerView]
     clients: list[ClientAnswer] = []
-    queues: list[MessageQueue] = []
+    queues: list[MessageQueue] = []  # readable queues of the group's topics
     offsets: list[QueueOffsets] = []
-    notes: list[str] = []
+    notes: list[str] = []  # name what is missing
 
     @property
     def answered(self) -> list[BrokerView]:
@@ -112,7 +100,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
     @property
     def serving(self) -> list[BrokerView]:
-        """The views of brokers that have connections or queues of the group, or gave no answer."""
+        """The views of brokers that gave no answer, or that have connections or queues of the group."""
         names = {queue.broker_name for queue in self.queues}
         return [
             view
@@ -132,12 +120,12 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
     @property
     def is_broadcasting(self) -> bool:
-        """True if every client reads all queues, by the message models that are known."""
+        """True if every client reads all queues, as far as message models are known."""
         return self.message_models == {MessageModel.BROADCASTING}
 
     @property
     def divides_queues(self) -> bool:
-        """True if the clients divide the queues among themselves by their strategies."""
+        """True if the clients divide the queues by their strategies."""
         return not self.is_broadcasting and not any(client.pops for client in self.reports)
 
     @property
@@ -148,7 +136,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
     @property
     def topics(self) -> dict[str, list[str]]:
-        """The topics of the brokers' views and the clients' answers, with all their filters."""
+        """The topics in the brokers' views and the clients' answers, with all their filters."""
         found: dict[str, list[str]] = {}
         tables = [view.subscriptions for view in self.views]
         for table in (*tables, *(client.subscriptions for client in self.reports)):
@@ -167,9 +155,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return broker, sorted(at.get(broker, []))
 
     def duplicates(self) -> dict[str, tuple[str, list[str]]]:
-        """Return each client id that has several connections to one broker, with the result of
-        `connections`.
-        """
+        """Return the `connections` of each client id with several connections to one broker."""
         shared = {
             client_id
             for view in self.views
@@ -202,24 +188,23 @@ class SymptomKind(StrEnum):
 
 
 class Symptom(Struct, frozen=True, kw_only=True):
-    """A fault of a group. `since_ms` is the earliest time at which the fault can have begun, or None."""
+    """A fault of a group."""
 
     kind: SymptomKind
     reason: str
     to_do: str
-    since_ms: int | None = None
+    since_ms: int | None = None  # earliest time at which the fault can have begun
     client_ids: list[str] = []
     queues: list[MessageQueue] = []
 
 
 class PollReport(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """A report on a group from polls. `shares` maps each client id to the queues that its strategy gives it,
-    if they can be computed.
-    """
+    """A report on a group from polls."""
 
     group_id: str
     symptoms: list[Symptom]
     poll: GroupPoll
+    # Queues that a client's strategy gives it, where they can be computed.
     shares: dict[str, list[MessageQueue]]
     polled_before_ms: int | None
 
@@ -240,7 +225,7 @@ def _numbers(queue_ids: list[int]) -> str:
 
 
 def subscriptions_text(subscriptions: Mapping[str, str]) -> str:
-    """Return the topics with their filters, except retry topics, to which every client subscribes."""
+    """Return the topics with their filters, without retry topics, which every client has."""
     texts = [
         subscription_text(topic, expression)
         for topic, expression in sorted(subscriptions.items())

@@ -26,8 +26,10 @@ NO_FIELDS: Fields = MappingProxyType({})
 
 
 class ServerError(ClientError):
-    """The error when a server does not answer, or answers with an error. The text is a predicate, such as
-    `does not answer`. `code` is the response code, or None if there is no answer.
+    """The error when a server does not answer, or answers with an error.
+
+    The text is a predicate, such as `does not answer`. `code` is the response code, or None if there is no
+    answer.
     """
 
     def __init__(self, text: str, code: int | None = None) -> None:
@@ -46,9 +48,7 @@ def _unreadable(error: Exception) -> ServerError:
 
 
 class Server:
-    """A client of one name server or broker, with one connection and at most REQUESTS_PER_S requests per
-    second.
-    """
+    """A client of one name server or broker: one connection, at most REQUESTS_PER_S requests per second."""
 
     def __init__(self, address: str, servers: RocketMqServers) -> None:
         self.address = address
@@ -73,7 +73,7 @@ class Server:
             raise _unreadable(error) from error
 
     async def offset(self, code: RequestCode, fields: Fields) -> int | None:
-        """Send a request and return the offset in the answer, or None if the server has no offset. Raises
+        """Send a request. Return the offset in the answer, or None if the server has none. Raises
         ServerError.
         """
         try:
@@ -99,7 +99,7 @@ class Server:
         return header, body
 
     async def _connected(self) -> RemotingClient:
-        """Wait for this request's turn and return the open connection. Raises OSError."""
+        """Wait for this request's turn. Return the open connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() < self._failed_until_s:

@@ -44,7 +44,7 @@ _STRATEGIES = {AVERAGELY: averagely, "AllocateMessageQueueAveragelyByCircle": av
 
 
 def poll_report(poll: GroupPoll, before: GroupPoll | None) -> PollReport:
-    """Return the report on a group from its newest poll and, if it is not None, the earlier poll `before`."""
+    """Return the report on a group from its newest poll and the earlier one, `before`, if any."""
     found = [symptom for check in _CHECKS for symptom in check(poll, before or poll)]
     order = list(SymptomKind)
     return PollReport(
@@ -57,18 +57,17 @@ def poll_report(poll: GroupPoll, before: GroupPoll | None) -> PollReport:
 
 
 def earlier_poll(polls: Sequence[GroupPoll]) -> GroupPoll | None:
-    """Return the latest poll that is at least STANDS_MS older than the last of `polls`, or None."""
+    """Return the latest poll that is at least STANDS_MS older than the last one, or None."""
     earlier = [poll for poll in polls if polls[-1].at_ms - poll.at_ms >= STANDS_MS]
     return earlier[-1] if earlier else None
 
 
 def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
-    """Return the queues that each client's strategy gives it, except queues of retry topics.
+    """Return the queues that each client's strategy gives it, without retry topics.
 
-    The strategy divides the queues among the client ids of the broker that has the most connections. If a
-    client's strategy is unknown, it is that of the other clients, or RocketMQ's default. The result omits
-    clients that broadcast or have a strategy that is not in _STRATEGIES. It is empty if the clients do not
-    divide the queues.
+    The strategy divides the queues among the client ids of the broker that has the most connections. Clients
+    that broadcast, or whose strategy is not in _STRATEGIES, are omitted. The result is empty if the clients
+    do not divide the queues.
     """
     views = [view for view in poll.answered if view.connections]
     if not views or not poll.divides_queues:
@@ -95,9 +94,7 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
 
 
 def _strategy(poll: GroupPoll, answer: ClientAnswer | None) -> str:
-    """Return the client's strategy. If it is unknown, return the strategy that all other clients have, or
-    RocketMQ's default.
-    """
+    """Return the client's strategy. If unknown, it is that of all others, or else RocketMQ's default."""
     if answer is not None and answer.strategy is not None:
         return answer.strategy
     others = {client.strategy for client in poll.reports if client.strategy is not None}
@@ -192,13 +189,12 @@ def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _unread(poll: GroupPoll) -> Set[MessageQueue]:
-    """Return the queues that no client reads, except queues of retry topics. Return an empty set if a client
-    did not answer and its share is unknown.
-    """
+    """Return the queues that no client reads, without retry topics."""
     computed = shares(poll)
     read = set(_readers(poll))
     for client_id in set(poll.client_ids) - {client.client_id for client in poll.reports}:
         if client_id not in computed:
+            # The client did not answer and its share is unknown.
             return set()
         read.update(computed[client_id])
     return {
@@ -230,13 +226,14 @@ def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
 
 
 def _readers(poll: GroupPoll) -> dict[MessageQueue, list[ClientAnswer]]:
-    """Return the clients that hold each queue. A client in pop mode may hold all queues of a broker."""
+    """Return the clients that hold each queue."""
     of_broker: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in poll.queues:
         of_broker.setdefault((queue.topic, queue.broker_name), []).append(queue)
     found: dict[MessageQueue, list[ClientAnswer]] = {}
     for client in poll.reports:
         for topic, broker, number in (one.queue for one in client.held):
+            # A client in pop mode may hold all queues of a broker.
             queues = of_broker.get((topic, broker), []) if number == ALL_QUEUES else []
             for queue in queues or [MessageQueue(topic, broker, number)]:
                 found.setdefault(queue, []).append(client)
@@ -354,7 +351,7 @@ _CHECKS: tuple[Callable[[GroupPoll, GroupPoll], Iterator[Symptom]], ...] = (
 def _grouped_by(
     clients: Iterable[ClientAnswer], key: Callable[[ClientAnswer], str | None]
 ) -> dict[str, list[ClientAnswer]]:
-    """Group the clients by `key`. Omit clients whose key is None."""
+    """Group the clients by `key`, without those whose key is None."""
     found: dict[str, list[ClientAnswer]] = {}
     for client in clients:
         if (value := key(client)) is not None:
@@ -367,7 +364,7 @@ def _names(poll: GroupPoll, clients: Iterable[ClientAnswer]) -> str:
 
 
 def _all_since_ms(groups: Iterable[Sequence[ClientAnswer]]) -> int | None:
-    """Return the time since which each of these groups has had a client, or None if unknown."""
+    """Return the time since which each group has had a client, or None if unknown."""
     first_ms = []
     for clients in groups:
         started = [client.started_ms for client in clients if client.started_ms is not None]
