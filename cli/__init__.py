@@ -30,12 +30,10 @@ COMMANDS: CommandsAt = {
 
 
 class _Program(Program):
-    """A program that first checks the project's packages."""
-
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Check the packages before the first subcommand's module is imported, for `--help` as well."""
+        """Check the packages before the first import of a subcommand, also for `--help`."""
         from cli.own_packages import check_own_packages
 
         check_own_packages()

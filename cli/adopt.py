@@ -72,9 +72,7 @@ def adopt(
 
 
 def _check_same_cluster(from_admin: GroupAdmin, to_admin: GroupAdmin) -> None:
-    """Raise AdoptError if the clusters differ, because an offset is a position in the topics of one
-    cluster.
-    """
+    """Raise AdoptError if the clusters differ. An offset is a position in the topics of one cluster."""
     ids = from_admin.cluster_id(), to_admin.cluster_id()
     if ids[0] != ids[1]:
         raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")
@@ -92,22 +90,22 @@ def _plans(
 
 
 def _executed(planned: AdoptPlan, from_admin: GroupAdmin, to_admin: GroupAdmin) -> AdoptPlan:
-    """Move a group, and return its plan with the outcome. An error refuses only this group, because the
-    output must have all groups that were moved.
-    """
+    """Move a group. Return its plan with the outcome."""
     if planned.outcome is not AdoptDecision.MOVE:
         return planned
     try:
         refusal = _move(planned, from_admin, to_admin)
     except AdoptError as error:
+        # Refuses only this group, because the output must have all groups that were moved.
         refusal = f"{error}: check it, and start again"
     outcome = AdoptDecision.REFUSED if refusal else AdoptDecision.MOVED
     return replace(planned, outcome=outcome, reason=refusal)
 
 
 def _move(planned: AdoptPlan, from_admin: GroupAdmin, to_admin: GroupAdmin) -> str:
-    """Commit the offsets, and read both coordinators again. Return why the group is refused, or "" if it is
-    moved. Raises AdoptError. The offsets may then be committed at --to.
+    """Commit the offsets, and read both coordinators again. Return why the group is refused, or "".
+
+    Raises AdoptError. The offsets may then be committed at --to.
     """
     name = planned.group.group_id
     errors = to_admin.commit(name, planned.offsets)

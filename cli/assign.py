@@ -40,8 +40,10 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class AssignOptions:
-    """The options of `assign`. The group is given by `topics` and `members`, by the file `source`, or by
-    `group_id` of the coordinator on `client_config`. `gone` and `come` are members to remove and to add.
+    """The options of `assign`.
+
+    The group is given by `topics` and `members`, by the file `source`, or by `group_id` of the coordinator on
+    `client_config`.
     """
 
     topics: dict[str, int] | None
@@ -53,8 +55,8 @@ class AssignOptions:
     timeout_ms: int
     strategies: Sequence[str]
     current: str | None
-    gone: Sequence[str]
-    come: Sequence[str]
+    gone: Sequence[str]  # members to remove
+    come: Sequence[str]  # members to add
     standbys: Sequence[int]
     weights: Path | None
     summary: bool
@@ -142,14 +144,14 @@ def _of_group(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
 
 
 def _of_streams(group: StreamsSpec, options: AssignOptions) -> list[StrategyResult]:
-    """Return the results for a streams group, whose assignor is always Kafka's own."""
+    """Return the results for a streams group. The assignor is Kafka's own."""
     gone = [_member_named(name, group.members, {}) for name in options.gone]
     return streams_outcomes(group, gone, options.come, options.standbys)
 
 
 def _group(options: AssignOptions) -> GroupSpec | StreamsSpec:
-    """Return the group that the options describe. Raises InputError, and UsageError unless one source is
-    given.
+    """Return the group that the options describe. Raises InputError, or UsageError unless there is one
+    source.
     """
     ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
     chosen = [way for way in ways if any(given is not None for given in way)]
@@ -181,7 +183,7 @@ def _from_group(
 
 
 def _completed(group: GroupSpec, current: str | None, weights: Path | None) -> GroupSpec:
-    """Return the group with the weights and the current assignment that the user gives."""
+    """Return the group with the user's weights and current assignment."""
     if weights is not None:
         group = replace(group, weights=read_weights(weights))
     if current in KNOWN:
@@ -190,7 +192,7 @@ def _completed(group: GroupSpec, current: str | None, weights: Path | None) -> G
 
 
 def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> GroupSpec:
-    """Return the group after these members were added and removed. Raises InputError if one is unknown."""
+    """Return the group after `come` were added and `gone` removed. Raises InputError."""
     for text in come:
         for member_id, member in parse_members(text, group.topics).items():
             group = group.with_member(member_id, member)
@@ -203,7 +205,7 @@ def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> Grou
 def _member_named(
     name: str, members: Collection[MemberId], instances: Mapping[MemberId, str | None]
 ) -> MemberId:
-    """Return the member with this id, instance id or displayed name. Raises InputError if there is none."""
+    """Return the member with this id, instance id or displayed name. Raises InputError."""
     names = Names(members)
     ways: Sequence[Callable[[MemberId], str | None]] = (str, instances.get, names.of)
     for way in ways:

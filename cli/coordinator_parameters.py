@@ -79,7 +79,7 @@ _SERIES_OPTIONS = (
 
 
 def series_options(command: Command) -> Command:
-    """Add the options that select groups with their own metrics. The command gets them as `series`."""
+    """Add the options that select groups with metrics of their own. The command gets them as `series`."""
     return with_options(as_object(SeriesBounds, "series")(command), *_SERIES_OPTIONS)
 
 
@@ -89,12 +89,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig | None) -> dict[str, str]:
-    """Return the embedded broker's settings. Raises UsageError if one is refused.
-
-    With `client_config` there is no embedded broker, so any setting is then refused.
-    """
+    """Return the embedded broker's settings. Raises UsageError."""
     option = "--broker-config"
     if settings and client_config is not None:
+        # There is no embedded broker.
         raise click.UsageError(
             f"{option} configures the embedded broker, but --bootstrap-servers or --client-config names "
             "another broker"

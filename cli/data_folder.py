@@ -36,9 +36,7 @@ _ERRORS = (BrokerFailed, ExportError, FolderError, JarsUnavailable, JavaNotFound
 
 
 def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Command]:
-    """Add `--data-dir` of a coordinator. With `exists` the folder must exist even if the command does not use
-    it.
-    """
+    """Add `--data-dir` of a coordinator. With `exists`, the folder must exist even if it is not used."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, exists=exists),
@@ -61,7 +59,7 @@ def cluster(data_dir: Path, client_config: ClientConfig | None) -> Iterator[Clie
 
 @contextmanager
 def reported(*others: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a data folder, and these others, into a sentence and exit code 1."""
+    """Turn the errors of a data folder, and `others`, into a sentence and exit code 1."""
     try:
         yield
     except (*_ERRORS, *others) as error:
@@ -72,7 +70,7 @@ STATE_ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, Sp
 
 
 def place_options(command: Command) -> Command:
-    """Add Spark's settings, and `--checkpoint` for a checkpoint that is not in the data folder."""
+    """Add Spark's settings, and `--checkpoint` for one that is not in the data folder."""
     return SPARK_CONF(PLACE_OPTION(command))
 
 
@@ -94,7 +92,7 @@ def servers_option(purpose: str) -> Callable[[AnyCommand], AnyCommand]:
 
 
 def coordinator_folder(data_dir: Path) -> Path:
-    """Return the coordinator's folder in a data folder. Raises MoveRefused if there is none."""
+    """Return the coordinator's folder in a data folder. Raises MoveRefused."""
     folder = data_dir / "coordinator"
     if not folder.is_dir():
         raise MoveRefused(f"{data_dir} has no folder of a coordinator")
@@ -112,7 +110,7 @@ def spark_session(log_path: Path, hold_fd: int | None = None) -> Iterator[SparkS
 def opened(
     data_dir: Path, place: str | None, spark_conf: Mapping[str, str]
 ) -> Iterator[tuple[Checkpoint, SparkSession]]:
-    """Yield a coordinator's checkpoint and a Spark session that can read it, without a lock."""
+    """Yield a coordinator's checkpoint and a Spark session that can read it. The checkpoint is not locked."""
     storage = storage_at(place or str(coordinator_folder(data_dir)))
     with Session(
         log_path=data_dir / "state.log",

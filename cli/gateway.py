@@ -114,9 +114,7 @@ def gateway(
 def _serve(
     served: ServedGateway, http: HttpPort, stop: StopEvent, as_json: bool, setting: str, **behind: str
 ) -> None:
-    """Show that the gateway is ready, with the setting of its clients, and wait until it has to stop. Raises
-    ClickException if it failed.
-    """
+    """Show that the gateway is ready, with its clients' setting, and wait for its end."""
     stop_on_signals(stop)
     ready = {"gateway": str(served.address), **behind, "metrics": http.url}
     for_people = f"ready: clients take {setting}={served.address}; metrics {http.url}"

@@ -37,40 +37,32 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The options of a gateway's listener, named as click passes them.
-
-    With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
-    gateway picks one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
-    certificate's file. With `users` None, the gateway does not authenticate clients, unless `security_config`
-    has keys for their tokens. `broker_principal` is the principal that the brokers see in clients' requests:
-    GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file. With `quotas` None, clients have no quotas.
-    `templates` are the addresses of brokers in responses, or () for the address that clients connected to.
-    `proxies` are load balancers that report clients' addresses.
-    """
+    """The options of a gateway's listener, named as click passes them."""
 
     listen: Address
-    advertised_host: str | None
-    reply_partition: int | None
-    certificate: Path | None
-    key: Path | None
-    users: Path | None
+    advertised_host: str | None  # None: the address that clients connected to
+    reply_partition: int | None  # None: the gateway picks one
+    certificate: Path | None  # None: plain text
+    key: Path | None  # None: in the certificate's file
+    users: Path | None  # None: no authentication, unless `security_config` has keys for clients' tokens
     security_config: Path | None
-    broker_principal: str
+    broker_principal: str  # that the brokers see in clients' requests: GATEWAYS or CLIENTS
     expose_internal_topics: bool
     consumer_protocol: bool
     streams_protocol: bool
     share_groups: str
     client_telemetry: bool
     client_telemetry_interval_ms: int
-    acls: str
+    acls: str  # `off`, `cluster` or a file
     acls_interval_s: float
     super_users: str
     allow_everyone_if_no_acl_found: bool
+    # Of the addresses of brokers in responses; (): the address that clients connected to.
     templates: tuple[Template, ...]
     limits: Limits
-    quotas: Path | None
+    quotas: Path | None  # None: clients have none
     drain_timeout_s: float
-    proxies: tuple[Network, ...]
+    proxies: tuple[Network, ...]  # load balancers that report clients' addresses
 
     def __post_init__(self) -> None:
         if self.templates and self.advertised_host is not None:
@@ -78,7 +70,7 @@ class Listening:
         self._check_acls()
 
     def _check_acls(self) -> None:
-        """Raise UsageError for options about ACLs that would have no effect."""
+        """Raise UsageError for options that would have no effect without ACLs, or are invalid."""
         if self.acls == ACLS_OFF and self.super_users:
             raise click.UsageError("--super-users needs --acls")
         if self.acls == ACLS_OFF and self.allow_everyone_if_no_acl_found:
@@ -89,18 +81,14 @@ class Listening:
                 raise click.UsageError(f"--super-users: {principal!r} is not TYPE:NAME, such as User:admin")
 
     def security(self) -> ListenerSecurity:
-        """Read the security settings, and the files of the certificate, key and users. Raises SecurityError
-        if one is unusable.
-        """
+        """Read the security settings, and the files that they name. Raises SecurityError."""
         by_broker = self.broker_principal == CLIENTS
         return ListenerSecurity.read(
             self.certificate, self.key, self.users, self.security_config, by_broker=by_broker
         )
 
     def check_files(self) -> None:
-        """Read the files of quotas and ACLs, which the gateway reads again when it starts. Raises QuotasError
-        or AclsUnreadable if one is unusable.
-        """
+        """Read the files of quotas and ACLs, to check them. Raises QuotasError or AclsUnreadable."""
         if self.quotas is not None:
             read_quotas(self.quotas)
         acls = self._acl_options()
@@ -110,7 +98,7 @@ class Listening:
     def options(
         self, client_config: ClientConfig, layout: TopicLayout, security: ListenerSecurity
     ) -> GatewayOptions:
-        """Return the options of a gateway that listens this way, for the coordinator with these topics."""
+        """Return the options of a gateway that listens this way."""
         return GatewayOptions(
             client_config,
             layout,
@@ -273,8 +261,9 @@ LISTENING = tuple(field.name for field in fields(Listening))
 
 
 def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
-    """Add the options of a gateway. The command gets a `Listening` as `listening`. `names` are the names of
-    the option for the address.
+    """Add the options of a gateway. The command gets a `Listening` as `listening`.
+
+    `names` are the names of the option for the address.
     """
     options = (
         click.option(

@@ -43,7 +43,7 @@ class ProcessFailed(RuntimeError):
 
 
 class ServedGateway(Protocol):
-    """A gateway of one process or of several: see `gateway.service.RunningGateway`."""
+    """A gateway of one or several processes, like `gateway.service.RunningGateway`."""
 
     @property
     def address(self) -> Address: ...
@@ -54,7 +54,7 @@ class ServedGateway(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """The options of the gateway's processes, in a form that another process can read."""
+    """The options of the gateway's processes, for another process to read."""
 
     client_config: ClientConfig
     prefix: str
@@ -63,7 +63,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """A report of a process: its address when it is ready, or else the reason why it ends."""
+    """A report of a process: its address when it is ready, or the error that ends it."""
 
     address: str | None = None
     error: str | None = None
@@ -71,7 +71,7 @@ class _Outcome:
 
 @dataclass(slots=True)
 class _Child:
-    """A process, the pipe of its reports, and the pipe of its answers."""
+    """A process, with pipes for its reports and its answers."""
 
     process: BaseProcess
     reports: Connection
@@ -100,19 +100,15 @@ class _Child:
         raise TimeoutError(f"{self.process.name} does not answer")
 
     def numbers(self) -> Numbers:
-        """Return the process's metrics.
-
-        If it does not answer, return its last counters without gauges, because a sum of counters must not
-        fall.
-        """
+        """Return the process's metrics."""
         try:
             self.last = self.call("numbers")  # type: ignore[assignment]
         except (OSError, EOFError):
+            # A sum of counters must not fall, so the last ones of a silent process count.
             return without_gauges(self.last)
         return self.last
 
     def checks(self, exclude: Collection[str]) -> Checks | Exception:
-        """Return its checks, or the error if it does not answer."""
         try:
             return self.call("checks", list(exclude))  # type: ignore[return-value]
         except (OSError, EOFError) as error:
@@ -127,7 +123,7 @@ class GatewayProcesses:
         self._children = children
 
     def numbers(self) -> Numbers:
-        """Return the sum over the processes, with the last counters of a process that does not answer."""
+        """Return the sum over the processes, with the last counters of one that does not answer."""
         return sum_numbers(self._concurrently(_Child.numbers))
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
@@ -144,21 +140,21 @@ class GatewayProcesses:
         return found
 
     def drain(self, timeout_s: float) -> None:
-        """End the processes, which drain first, and wait for their end."""
+        """End the processes, which drain first."""
         _end(self._children, timeout_s + _END_TIMEOUT_S)
 
     def _concurrently(self, call: Callable[[_Child], T]) -> list[T]:
-        """Call all processes at the same time, so that several stuck ones cost only one timeout."""
+        """Call all processes at the same time, so that stuck ones cost one timeout together."""
         with ThreadPoolExecutor(len(self._children)) as threads:
             return list(threads.map(call, self._children))
 
 
 @contextmanager
 def serving_processes(plan: ProcessOptions, processes: int, stop: StopEvent) -> Iterator[GatewayProcesses]:
-    """Run the gateway in this many processes, and yield it when all are ready. `stop` is set with a reason
-    when one of them ends.
+    """Run the gateway in this many processes, and yield it when all are ready.
 
-    Raises CannotListen if another program has the port, ProcessFailed if a process cannot start.
+    `stop` is set with a reason when a process ends. Raises CannotListen if another program has the port,
+    ProcessFailed if a process cannot start.
     """
     _check_free(plan.listening.listen)
     context = get_context("spawn")
@@ -187,9 +183,7 @@ def serving_processes(plan: ProcessOptions, processes: int, stop: StopEvent) -> 
 
 
 def _check_free(listen: Address) -> None:
-    """Raise CannotListen if the port is taken. SO_REUSEPORT would let another gateway share it, without an
-    error.
-    """
+    """Raise CannotListen if the port is taken, because another gateway would share it by SO_REUSEPORT."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             listen.host, listen.port, type=socket.SOCK_STREAM
@@ -230,7 +224,7 @@ def _watch(children: Sequence[_Child], stop: StopEvent) -> None:
 
 
 def _end(children: Sequence[_Child], timeout_s: float) -> None:
-    """End all processes in order, by force those that do not end."""
+    """End all processes in order, and by force those that stay."""
     for child in children:
         child.process.terminate()
     for child in children:
@@ -241,7 +235,6 @@ def _end(children: Sequence[_Child], timeout_s: float) -> None:
 
 
 def _serve(plan: ProcessOptions, number: int, reports: Connection, answers: Connection) -> None:
-    """Run a process of the gateway until it is stopped or its parent has ended."""
     configure_logs()
     exit_on_signals()
     stop = StopEvent()
@@ -268,8 +261,7 @@ def _serve(plan: ProcessOptions, number: int, reports: Connection, answers: Conn
 
 
 def _answer(gateway: RunningGateway, answers: Connection) -> None:
-    """Answer the parent's calls, until it or the gateway has ended."""
-    with suppress(EOFError, OSError, RuntimeError):
+    with suppress(EOFError, OSError, RuntimeError):  # the parent or the gateway has ended
         while True:
             number, name, arguments = answers.recv()
             try:

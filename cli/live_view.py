@@ -59,7 +59,7 @@ log = structlog.get_logger()
 
 
 class LiveView:
-    """A view of the groups until stopped; `run` may have its own thread.
+    """A view of the groups until stopped. `run` may have its own thread.
 
     Below the table it shows the result of `replica`, a word for the replica's state, and the lines of
     `remarks`.
@@ -85,7 +85,7 @@ class LiveView:
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 
     def run(self, stop: threading.Event) -> None:
-        """Show existing and new records until `stop` is set. Raises KafkaError if no broker responds."""
+        """Show existing and new records until `stop` is set. Raises KafkaError."""
         layout = self._layout
         with TopicReader(self._client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
             # The groups topic from its beginning, the events topic from now on.
@@ -127,7 +127,7 @@ class LiveView:
         return render(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
-        """Apply the new records. Return their lines."""
+        """Apply the new records, and return their lines."""
         try:
             records = reader.poll(_POLL_MS)
         except KafkaError as error:
@@ -155,7 +155,7 @@ class LiveView:
 
 
 def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:
-    """Return the table of groups with the last history entries below it."""
+    """Return the table of groups, with the last history entries below it."""
     table = Table(
         "Group",
         "State",
@@ -183,18 +183,16 @@ def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
 
 
 def _members(group: GroupSnapshot) -> str:
-    """Return the members and their partitions. A record that would have been too large omits the partitions,
-    or the members, too. That must not look like a group without them.
-    """
     if not group.truncated or group.state == GroupState.EMPTY:
         return visible_text(member_line(m, group) for m in group.members) or "-"
+    # A record that would be too large omits them. That must not look like a group without them.
     left_out = "partitions" if group.members else "members"
     note = f"the {left_out} are left out: the record would be too large"
     return visible_text([*(f"  {member.member_id}" for member in group.members), note])
 
 
 def _generation(group: GroupSnapshot) -> str:
-    """Return the generation. In a group with epochs, return the epoch, and the target's if it is older."""
+    """Return the generation, or the epoch with the target's epoch if that is older."""
     if not group.consumer:
         return str(group.generation)
     target = group.consumer.assignment_epoch
@@ -203,7 +201,6 @@ def _generation(group: GroupSnapshot) -> str:
 
 
 def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
-    """Return the cells of a RocketMQ group; no queues, because its clients do not report them."""
     clients = len({consumer.client_id for consumer in group.consumers})
     return [
         group.group_id,
@@ -219,16 +216,16 @@ def _state(state: str, group: AnyView) -> str:
 
 
 def client_line(consumer: ConnectionSnapshot, group: RocketMqSnapshot) -> str:
-    """Return a consumer's connection; `!` marks a client id that several connections have."""
+    """Return a consumer's connection. `!` marks a duplicate client id."""
     mark = "!" if consumer.client_id in group.duplicate_client_ids else " "
     return f"{mark} {consumer.client_id} on {consumer.connection}, {client_version(consumer)}"
 
 
 def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
-    """Return a member and its partitions; `*` marks the leader.
+    """Return a member and its partitions. `*` marks the leader.
 
-    In a group of the consumer protocol `~` marks a member on the classic protocol, and the line has what the
-    member has to give up and what it waits for. The client id precedes a member id that is only a UUID.
+    In a group with epochs `~` marks a member on the classic protocol, and the line has what the member has to
+    give up and what it waits for. The client id precedes a member id that is only a UUID.
     """
     if member.consumer:
         mark = "~" if member.session_timeout_ms else " "
@@ -273,7 +270,7 @@ def walk(steps: StepBrowser) -> None:
 
 
 def press(steps: StepBrowser, key: str) -> str:
-    """Handle a key. Return a remark for the user, or "" if there is none."""
+    """Handle a key. Return a remark for the user, or ""."""
     if key in _NEXT:
         steps.move(1)
     elif key in _BACK:
@@ -295,7 +292,6 @@ def _shown(steps: StepBrowser, remark: str) -> Group:
 
 
 def _ask_search(console: Console) -> str:
-    """Read the text to search for in the last line of the screen."""
     console.show_cursor()
     try:
         return console.input("search: ").strip()

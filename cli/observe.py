@@ -51,7 +51,7 @@ _PROGRESS_EACH_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ObserveOptions:
-    """The options of `observe`, named as click passes them. `ObserverOptions` says what they mean."""
+    """The options of `observe`, named as click passes them. `ObserverOptions` explains them."""
 
     client_config: ClientConfig
     data_dir: Path
@@ -191,10 +191,9 @@ def observe(options: ObserveOptions) -> None:
 
 
 def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
-    """Return the observer's metrics, which count its batches from now on. Return None if it writes files,
-    because the metrics come from its topics.
-    """
+    """Return the observer's metrics, which count its batches from now on, or None."""
     if options.output_dir is not None:
+        # The metrics come from the observer's topics, and it writes files.
         return None
     metrics = Metrics(
         observer.options.client_config,
@@ -223,7 +222,7 @@ def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
 
 
 class _Progress:
-    """A reporter of how much of a backlog was read, and of records whose type is unknown."""
+    """A reporter of how much of a backlog was read, and of records of unknown types."""
 
     def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
         self._on_batch = on_batch

@@ -24,12 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ForeignPackage(click.ClickException):
-    """The error when another package has the name of one of the project's packages.
+    """The error when another package has the name of one of the project's packages."""
 
-    The exit code is EX_CONFIG of sysexits.h.
-    """
-
-    exit_code = 78
+    exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 def check_own_packages() -> None:
@@ -44,7 +41,7 @@ def check_own_packages() -> None:
 
 
 def _found(name: str) -> Path | None:
-    """Return the file that an import of this name runs. Returns None if there is none."""
+    """Return the file that an import of `name` would run, or None."""
     module = sys.modules.get(name)
     spec = module.__spec__ if module is not None else find_spec(name)
     return Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None

@@ -17,28 +17,24 @@ from kafka_why.page.server import Page
 
 
 class PolledCluster(Struct, frozen=True):
-    """A RocketMQ cluster that the page polls: its name servers, and the paths of the files with the keys and
-    the settings of TLS.
-    """
+    """A RocketMQ cluster that the page polls."""
 
     name_servers: tuple[str, ...]
-    keys: str | None
+    keys: str | None  # path of the file, as `tls`
     tls: str | None
 
     def servers(self) -> RocketMqServers:
-        """Return the servers. Raises ValueError or OSError if a file cannot be used."""
+        """Return the servers. Raises ValueError or OSError for unusable files."""
         keys, tls = (None if path is None else Path(path) for path in (self.keys, self.tls))
         return RocketMqServers.read(self.name_servers, keys, tls, os.environ)
 
 
 class PageStart(Struct, frozen=True, kw_only=True):
-    """The instructions of the process, as a line of JSON. `listening` is the file descriptor of the
-    socket.
-    """
+    """The instructions of the process, as a line of JSON."""
 
     client_config: ClientConfig
     layout: TopicLayout
-    listening: int
+    listening: int  # file descriptor of the socket
     connect_to: str
     metrics_url: str
     log: CoordinatorLog

@@ -60,12 +60,12 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSource:
-    """A coordinator's topics and checkpoint, and the export with which a recording of them begins."""
+    """A coordinator's topics and checkpoint."""
 
     data_dir: Path
     checkpoint: str | None
     client_config: ClientConfig | None
-    from_state: Path | None
+    from_state: Path | None  # export with which a recording of them begins
 
     def start(self) -> ExportFile | None:
         """Return the export to begin with. Raises ExportError."""
@@ -86,13 +86,13 @@ class CoordinatorSource:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingSource(CoordinatorSource):
-    """A recording in a `file`, or the coordinator from which one is made now."""
+    """A recording in `file`, or the coordinator from which one is made now."""
 
     file: Path | None
 
     @contextmanager
     def recording(self, part: RecordingPart) -> Iterator[Recording]:
-        """Yield the recording in the file, or else a recording of this part of the topics."""
+        """Yield the recording in the file, or else make one of this part of the topics."""
         if self.file is not None:
             yield RecordingFile(self.file)
             return
@@ -102,14 +102,13 @@ class RecordingSource(CoordinatorSource):
 
 
 def source_options(command: Command) -> Command:
-    """Add the options that name a coordinator's topics and checkpoint. The command gets them as `source`, a
-    CoordinatorSource.
-    """
+    """Add the options of a CoordinatorSource. The command gets it as `source`."""
     return with_options(as_object(CoordinatorSource, "source")(command), *_OPTIONS)
 
 
 def recording_options(default: str | None = None) -> Callable[[Command], Command]:
-    """Add `--from` and the options of `source_options`. The command gets them as `source`, a RecordingSource.
+    """Add the options of a RecordingSource. The command gets it as `source`.
+
     `default` says what is read without `--from`.
     """
     option = click.option(
@@ -124,11 +123,11 @@ def recording_options(default: str | None = None) -> Callable[[Command], Command
 
 @contextmanager
 def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
-    """Yield the checkpoint. Spark is started only if it is not at a path of this machine."""
     storage = storage_at(checkpoint or str(data_dir / "coordinator"))
     if storage.path is not None:
         yield Checkpoint.at(storage.path)
         return
+    # Not at a path of this machine.
     from streaming.query.session import Session  # imports Spark, which takes a second
 
     with Session(log_path=data_dir / "record.log", app_name="group-coordinator record") as session:
@@ -224,7 +223,7 @@ def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, o
 
 
 def _check_judged(verdict: ReplayVerdict, groups: tuple[str, ...]) -> None:
-    """Raise ClickException for a group that the log does not have. Most often its name is mistyped."""
+    """Raise ClickException for a group that the log does not have, mostly because of a mistyped name."""
     unknown = [group_id for group_id in groups if group_id not in verdict.groups]
     if unknown and not verdict.starts.keys() & set(unknown):
         raise click.ClickException(f"the log has no request of group {unknown[0]}")
@@ -238,9 +237,7 @@ def _show_moment(recording: Recording, group_id: str, at_ms: int | None) -> None
 
 
 def _check_start(replayed: Replayed) -> None:
-    """Print where the replay begins if that is not the group's beginning. Raise ClickException if there is no
-    such place.
-    """
+    """Print where the replay begins, if not at the group's beginning. Raise ClickException if nowhere."""
     start = replayed.start
     if start.is_cut:
         text = start_text(replayed.group_id, start)

@@ -54,7 +54,7 @@ NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as
 
 @dataclass(frozen=True, slots=True)
 class RocketmqListening:
-    """The options of a gateway's listeners, named as click passes them. `RocketmqOptions` documents them."""
+    """The options of a gateway's listeners, named as click passes them. `RocketmqOptions` explains them."""
 
     rocketmq_listen: Address
     rocketmq_advertised_host: str | None
@@ -83,9 +83,7 @@ class RocketmqListening:
             raise click.UsageError("a mode of TLS needs a certificate")
 
     def servers(self, namesrv: tuple[str, ...]) -> RocketMqServers:
-        """Return the access to the cluster of these name servers. Raises ClickException if a file cannot be
-        used.
-        """
+        """Return the servers of the cluster. Raises ClickException if a file cannot be used."""
         try:
             return RocketMqServers.read(namesrv, self.rocketmq_acl, self.rocketmq_tls, os.environ)
         except (ValueError, OSError) as error:
@@ -99,9 +97,9 @@ class RocketmqListening:
         *,
         folder: Path | None = None,
     ) -> RocketmqOptions:
-        """Return the options of a gateway for the coordinator with these topics. With `folder`, the ports
-        file is in it by default, and the gateway's default name depends on it. Raises ClickException if a
-        file cannot be used.
+        """Return the options of a gateway. Raises ClickException if a file cannot be used.
+
+        With `folder`, the ports file is in it by default, and the gateway's default name depends on it.
         """
         listen = self.rocketmq_listen
         ports, own = self.rocketmq_ports, str(listen.port or os.getpid())
@@ -261,8 +259,9 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
 
 
 def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Command]:
-    """Add the options of a RocketMQ gateway, whose names begin with `prefix`. The command gets a
-    `RocketmqListening` as `rocketmq`. `listen` is the default address.
+    """Add the options of a RocketMQ gateway. The command gets a `RocketmqListening` as `rocketmq`.
+
+    The names of the options begin with `prefix`. `listen` is the default address.
     """
     options = (
         *_listener_options(prefix, listen),

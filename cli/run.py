@@ -51,9 +51,7 @@ log = structlog.get_logger()
 
 
 class OtherGroups(BrokerGroups):
-    """A poller of this coordinator's broker for the broker's own groups. With `is_logged` each is logged
-    once.
-    """
+    """A poller of the groups of the broker's own coordinator. With `is_logged`, each is logged once."""
 
     def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
         super().__init__(
@@ -72,12 +70,9 @@ class OtherGroups(BrokerGroups):
 
 
 class TopicsBelongToAnother(click.ClickException):
-    """The topics belong to another coordinator, so a restart with the same options would fail again.
+    """The error when the topics belong to another coordinator. A restart would fail again."""
 
-    The exit code is EX_CONFIG of sysexits.h.
-    """
-
-    exit_code = 78
+    exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 @click.command()
@@ -166,7 +161,6 @@ def _prepare(
 
 
 def _gateways(options: RunOptions) -> Gateways:
-    """Return the gateways to start, Kafka's first. Raises ClickException."""
     gateways: list[GatewayToStart | RocketmqToStart] = []
     if options.no_gateway:
         _check_absent(LISTENING, f"{NO_GATEWAY} cannot be combined with")
@@ -188,7 +182,7 @@ def _serving(gateways: Gateways, options: Options) -> Iterator[str | None]:
 
 
 def _check_absent(names: Collection[str], why: str) -> None:
-    """Raise UsageError if one of these options is given. The message begins with `why`."""
+    """Raise UsageError, beginning with `why`, if one of these options is given."""
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE

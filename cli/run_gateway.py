@@ -43,7 +43,7 @@ _ROCKETMQ = "rocketmq"
 
 @dataclass(frozen=True, slots=True)
 class ClusterToServe:
-    """A RocketMQ cluster by the addresses of its name servers. Without any, an embedded one is started."""
+    """A RocketMQ cluster, by its name servers. Without any, an embedded one is started."""
 
     name_servers: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ ROCKETMQ_CLUSTER = ParsedOption(
 
 
 class RocketmqToStart:
-    """A gateway for RocketMQ's clients, in front of a cluster that is started first if it is embedded."""
+    """A gateway for RocketMQ's clients. If its cluster is embedded, that is started first."""
 
     def __init__(self, cluster: ClusterToServe, listening: RocketmqListening) -> None:
         self._cluster = cluster
@@ -83,7 +83,7 @@ class RocketmqToStart:
 
     @property
     def polled_cluster(self) -> PolledCluster:
-        """The cluster, as the page polls it. It has to be started."""
+        """The cluster, as the page polls it. It must have been started."""
         files = (self._listening.rocketmq_acl, self._listening.rocketmq_tls)
         return PolledCluster(
             self._name_servers, *(None if it is None else str(it.absolute()) for it in files)
@@ -91,8 +91,9 @@ class RocketmqToStart:
 
     @contextmanager
     def cluster_started(self, data_dir: Path) -> Iterator[None]:
-        """Start the cluster if it is an embedded one, which runs until the block ends. Raises RocketMqFailed,
-        JarsUnavailable or JavaNotFound.
+        """Start the cluster, if it is embedded, until the block ends.
+
+        Raises RocketMqFailed, JarsUnavailable or JavaNotFound.
         """
         with self._cluster.started(data_dir) as self._name_servers:
             yield
@@ -115,20 +116,18 @@ class RocketmqToStart:
                 self._running = None
 
     def alive(self) -> Checks:
-        """Return the checks of the gateway's process. Raises TimeoutError if its event loop does not
-        answer.
-        """
+        """Return the checks of the gateway's process. Raises TimeoutError if its event loop is stuck."""
         return {} if self._running is None else self._running.checks(ROCKETMQ_CHECKS)
 
     def checks(self, exclude: Collection[str]) -> Checks:
-        """Return the gateway's checks except that of the coordinator, whose state this process knows."""
+        """Return the gateway's checks, without the one of the coordinator, whose state this process knows."""
         if self._running is None:
             return {_ROCKETMQ: "the gateway for RocketMQ's clients has not started"}
         found = self._running.checks({*exclude, COORDINATOR})
         return {f"{_ROCKETMQ} {name}": reason for name, reason in found.items()}
 
     def drain(self) -> None:
-        """Let clients go to another gateway, before the coordinator ends."""
+        """Let clients go to another gateway before the coordinator ends."""
         if self._running is not None:
             self._running.drain(self._listening.rocketmq_drain_timeout_s)
 
@@ -184,15 +183,11 @@ class GatewayToStart:
         return {} if self._running is None else self._running.numbers()
 
     def alive(self) -> GatewayChecks:
-        """Return the checks of the gateway's process. Raises TimeoutError if its event loop does
-        not answer.
-        """
+        """Return the checks of the gateway's process. Raises TimeoutError if its event loop is stuck."""
         return {} if self._running is None else self._running.checks(CHECKS)
 
     def checks(self, exclude: Collection[str]) -> GatewayChecks:
-        """Check that clients can connect and that the gateway reaches the brokers. The coordinator is not
-        queried, because its state is known in this process.
-        """
+        """Return the gateway's checks, without the one of the coordinator, whose state this process knows."""
         if self._running is None:
             return {LISTENING: "the gateway has not started"}
         return self._running.checks({*exclude, COORDINATOR})
@@ -209,14 +204,13 @@ Gateways = Sequence[GatewayToStart | RocketmqToStart]
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> CheckResults:
     """Return the checks of the coordinator. It is ready if the query, its replica or another coordinator
     answers.
-
-    The replica's check never fails, because the query answers without it. An alarm is only a note.
     """
     why: str | CheckNote | None = f"{status.phase}: {status.reason}"
     if status.phase in (ServicePhase.READY, ServicePhase.STANDBY):
         why = None
     elif replica.is_answering and status.phase is not ServicePhase.STOPPED:
         why = CheckNote(f"{why}. The replica answers")
+    # The replica's check never fails, because the query answers without it; an alarm is only a note.
     found: dict[str, str | CheckNote | None] = {COORDINATOR: why, REPLICA: CheckNote(replica.phrase)}
     return found if status.alarm is None else {**found, ALARM: CheckNote(status.alarm)}
 
@@ -232,7 +226,7 @@ def gateway_state(numbers: Numbers) -> GatewayState:
 
 
 def _durations(numbers: Numbers, name: str) -> dict[str, Durations]:
-    """Return the histograms of this name that have counted something, by their label."""
+    """Return the histograms of this name that are not empty, by their label."""
     found: dict[str, Durations] = {}
     for (label,), (*counted, sum_s) in sorted(numbers.get(name, {}).items()):
         of_label = durations(BUCKETS_S, list(accumulate(counted)), sum_s)
@@ -251,7 +245,8 @@ def metrics_and_checks(
     with_members: bool = False,
     series: SeriesBounds | None = None,
 ) -> Metrics:
-    """Return the metrics of a coordinator and of its gateways, with /healthz and /readyz (see `Metrics`).
+    """Return the metrics of a coordinator and its gateways, with /healthz and /readyz (see `Metrics`).
+
     They count the coordinator's batches from now on.
     """
     kafka = next((one for one in gateways if isinstance(one, GatewayToStart)), None)

@@ -44,14 +44,13 @@ NO_GATEWAY = "--no-gateway"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `run`, named as click passes them. `Options` and `GatewayOptions` document most of them.
+    """The options of `run`, named as click passes them. `Options` and `GatewayOptions` explain most of them.
 
-    With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
-    names. `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises
+    `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises
     UsageError.
     """
 
-    client_config: ClientConfig | None
+    client_config: ClientConfig | None  # None: an embedded broker with `broker_settings`
     broker_settings: tuple[str, ...]
     data_dir: Path
     checkpoint: str | None
@@ -62,7 +61,7 @@ class RunOptions:
     replication_factor: int | None
     min_insync_replicas: int | None
     shards: int | None
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # by Kafka's names
     tick_interval_ms: int
     topic_interval_ms: int
     replica: bool

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 class RunPage(Closeable):
     """The page's process on this machine, from `start` to `close`. If it ends, it is started again.
 
-    The socket is opened at once, so that the address is known and never changes. Raises WebUnavailable.
+    The constructor opens the socket, so the address is known and never changes. Raises WebUnavailable.
     """
 
     def __init__(self, port: int) -> None:
@@ -49,7 +49,8 @@ class RunPage(Closeable):
         watches_broker: bool = False,
         rocketmq: PolledCluster | None = None,
     ) -> None:
-        """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service.
+        """Begin to serve when the topics are there. `metrics_url` is that of the service.
+
         `watches_broker` and `rocketmq` are as in `kafka_why.page.server.Page`.
         """
         start = PageStart(
@@ -89,7 +90,6 @@ class RunPage(Closeable):
             restarts = 1 if time.monotonic() - began_s > _WORKS_S else restarts + 1
 
     def _run(self, start: PageStart) -> int | None:
-        """Start a process, and wait for its end."""
         with self._lock:
             if self._stopping.is_set():
                 return None

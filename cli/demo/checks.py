@@ -10,15 +10,15 @@ _LEFT = ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
 
 
 class DemoCheck(NamedTuple):
-    """A claim, and the finding. `ok` is True if the claim holds."""
+    """A claim, and the finding."""
 
     claim: str
-    ok: bool
+    ok: bool  # the claim holds
     finding: str
 
 
 def all_consumed(produced: Set[str], consumed: Mapping[str, int]) -> DemoCheck:
-    """Check that every produced record reached a consumer. `consumed` has how often each was consumed."""
+    """Check that every produced record reached a consumer. `consumed` counts how often."""
     missing = produced - consumed.keys()
     again = sum(times - 1 for times in consumed.values())
     finding = f"{len(produced)} produced, {len(missing)} of them not consumed, {again} consumed twice"
@@ -39,7 +39,7 @@ def one_owner_each(entries: Sequence[HistoryEntry], partitions: int) -> DemoChec
 
 
 def only_expired(entries: Sequence[HistoryEntry], killed: str) -> DemoCheck:
-    """Check that the killed consumer was removed when its session expired, and that no other member was."""
+    """Check that only the killed consumer expired."""
     gone = [e for e in entries if e.type is EntryType.MEMBER_REMOVED and e.rule not in _LEFT]
     clients = [client_of(entry.member_id or "") for entry in gone]
     finding = ", ".join(clients) or "no member expired"
@@ -47,6 +47,6 @@ def only_expired(entries: Sequence[HistoryEntry], killed: str) -> DemoCheck:
 
 
 def broker_has_no_group(group_ids: Sequence[str]) -> DemoCheck:
-    """Check that the broker's own coordinator has no group. `group_ids` are the groups that it lists."""
+    """Check that the broker's own coordinator has no group. `group_ids` are those that it lists."""
     finding = f"it lists {', '.join(group_ids) or 'none'}"
     return DemoCheck("the broker's own coordinator knows no group", not group_ids, finding)

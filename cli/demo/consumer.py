@@ -56,18 +56,16 @@ def main(gateway: str, group_id: str, topic: str, client_id: str, consumed: str)
 
 
 def commit(consumer: KafkaConsumer) -> None:
-    """Commit the processed records.
-
-    After a failed commit a later commit covers them, or the partition's next owner reads them again.
-    """
+    """Commit the processed records."""
     try:
         consumer.commit(timeout_ms=COMMIT_TIMEOUT_MS)
     except KafkaError as error:
+        # A later commit covers them, or the partition's next owner reads them again.
         log.warning("not committed: %r", error)
 
 
 def line_writer(stack: ExitStack, consumed: Path) -> Callable[[Sequence[Any]], None]:
-    """Return a function that appends records to the file `consumed`. The stack closes the file."""
+    """Return a function that appends records to the file `consumed`, which `stack` closes."""
     descriptor = os.open(consumed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # records are private
     file = stack.enter_context(os.fdopen(descriptor, "ab"))
 

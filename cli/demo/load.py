@@ -16,7 +16,7 @@ from kafka_why.lifetimes import BackgroundThread
 class Load(BackgroundThread):
     """A thread that produces numbered records at a steady rate, to all partitions in turn, until `stop`.
 
-    `acknowledged` has the values of the records that the broker has acknowledged.
+    `acknowledged` has the values that the broker has acknowledged.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Load(BackgroundThread):
         self._producer = kafka_clients.producer(client_config)
 
     def stop(self) -> None:
-        """Stop, and wait until the broker has acknowledged all records."""
+        """Stop, after the broker has acknowledged all records."""
         super().stop()
         self._producer.close()
 
@@ -49,7 +49,7 @@ class Load(BackgroundThread):
 
 
 def consumed(paths: Iterable[Path]) -> Counter[str]:
-    """Count each record's value in the consumers' files. A line cut short by a kill does not count."""
+    """Count the values in the consumers' files, without lines that a kill has cut."""
     counts: Counter[str] = Counter()
     for path in paths:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

@@ -16,7 +16,7 @@ class NotSeen(RuntimeError):
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition of other processes, which send no signal. Raises NotSeen after PATIENCE_S."""
+    """Wait for a condition of other processes. Raises NotSeen after PATIENCE_S."""
     give_up_s = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > give_up_s:
@@ -25,7 +25,7 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
 
 
 class Narrator:
-    """Prints the numbered steps of a story, and what happens in them, with the seconds since its start."""
+    """A printer of the numbered steps of a story, with the seconds since its start."""
 
     def __init__(self) -> None:
         self._started_s = time.time()
@@ -37,12 +37,12 @@ class Narrator:
         show(f"{self._steps}. {text}")
 
     def say(self, text: str, at_s: float | None = None) -> None:
-        """Print a line for now, or for a time since the epoch."""
+        """Print a line for now, or for `at_s` since the epoch."""
         show(f"{(time.time() if at_s is None else at_s) - self._started_s:8.1f} s  {text}")
 
 
 def json_line(line: str) -> dict[str, Any]:
-    """Return the JSON object in a child's line of output, or an empty dict if it has none."""
+    """Return the JSON object in a child's line of output, or {}."""
     try:
         fields = json.loads(line)
     except ValueError:

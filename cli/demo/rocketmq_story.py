@@ -94,7 +94,7 @@ class RocketMqDemo:
         self._wait_until_shared()
 
     def _one_id_twice(self) -> str:
-        """Start the second client, and return what `why` reports on the cluster."""
+        """Start the second client. Return what `why` reports on the cluster."""
         self._consumers["consumer-1 again"] = self._consumer("consumer-1", log="consumer-1-again")
         self._wait_for(
             "queues without a reader", lambda poll: bool(poll.duplicates()) and not _is_shared(poll)
@@ -104,7 +104,7 @@ class RocketMqDemo:
         return self._why("--namesrv", self.gateway)
 
     def _consumer(self, name: str, log: str = "") -> Child:
-        """Start a consumer with this instance name, which is the second part of its client id."""
+        """Start a consumer. `name` is the second part of its client id."""
         return self._java(log or name, f"{_QUICK_START}.Consumer", instance=name)
 
     def _send(self, name: str) -> None:
@@ -120,7 +120,7 @@ class RocketMqDemo:
         return self._children.start(log, *options, main_class, *arguments, program=find_java())
 
     def _wait_until_shared(self) -> None:
-        """Wait until the running consumers hold each queue once."""
+        # Each queue is held once, by a running consumer.
         names = sorted(self._consumers)
         poll = self._wait_for(
             f"queues shared by {', '.join(names)}",
@@ -152,7 +152,6 @@ class RocketMqDemo:
             wait_until("the last messages", lambda: sent <= self._ids(_RECEIVED, "consumer-*.log"))
 
     def _why(self, *where: str) -> str:
-        """Print what `why` reports, and return it."""
         command = [str(GROUP_COORDINATOR), "why", GROUP, *where]
         text = subprocess.run(command, capture_output=True, text=True).stdout
         show()
@@ -177,14 +176,14 @@ def _is_shared(poll: GroupPoll) -> bool:
 
 
 def _named(report: str) -> DemoCheck:
-    """Check that polls of the cluster showed both faults while a client id was there twice."""
+    """Check that polls showed both faults while a client id was there twice."""
     missing = [kind for kind in (SymptomKind.DUPLICATE, SymptomKind.NO_READER) if kind not in report]
     finding = f"not named: {', '.join(missing) or 'none'}"
     return DemoCheck("why named the client id, and the queues that nobody read", not missing, finding)
 
 
 def _remembered(history: str) -> DemoCheck:
-    """Check that the history names the killed client and the client id that was there twice."""
+    """Check that the history names the killed client and the duplicate client id."""
     wanted = ("@consumer-2", "client left", "duplicate client id")
     missing = [text for text in wanted if text not in history]
     finding = f"not in it: {', '.join(missing) or 'none'}"

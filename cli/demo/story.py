@@ -165,7 +165,7 @@ class Demo:
         self._coordinator.wait_for_line(lambda line: "requests_topic" in json_line(line), PATIENCE_S)
 
     def _start_gateway(self) -> None:
-        """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
+        """Start a separate gateway: a coordinator's own gateway would end with it."""
         gateway = self._children.start(
             "gateway",
             *("gateway", "--json", "--bootstrap-servers", str(self._client_config)),
@@ -185,7 +185,7 @@ class Demo:
         )
 
     def _wait_until_stable(self) -> None:
-        """Wait until a generation of exactly the running consumers has its assignment."""
+        # A generation of exactly the running consumers has its assignment.
         names = ", ".join(self._consumers)
         stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
         shares = ", ".join(f"{name} has {number_list(p)}" for name, p in partitions_held(stable).items())

@@ -17,7 +17,7 @@ Find = Callable[[Sequence[HistoryEntry]], T | None]
 
 
 class HistoryWatch(Closeable):
-    """The group's history so far, each entry once. `show` is called with each entry when it is read."""
+    """The group's history so far, each entry once. `show` is called with each entry."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class HistoryWatch(Closeable):
         self._reader.close()
 
     def wait_for(self, what: str, find: Find[T], timeout_s: float, *, since: int = 0) -> T:
-        """Call `find` with the entries from number `since` on until its result is not None, and return it.
+        """Call `find` with the entries from number `since` on until it returns a result. Return the result.
 
         Raises NotSeen, with `what` in the message, after `timeout_s`.
         """
@@ -65,12 +65,12 @@ class HistoryWatch(Closeable):
 
 
 def first(kind: EntryType) -> Find[HistoryEntry]:
-    """Return a function for `HistoryWatch.wait_for`: it finds the first entry of this type."""
+    """Return a function that finds the first entry of this type, for `HistoryWatch.wait_for`."""
     return lambda entries: next((entry for entry in entries if entry.type is kind), None)
 
 
 def removed(client_id: str) -> Find[HistoryEntry]:
-    """Return a function for `HistoryWatch.wait_for`: it finds the removal of this client's member."""
+    """Return a function that finds the removal of this client's member, for `HistoryWatch.wait_for`."""
 
     def find(entries: Sequence[HistoryEntry]) -> HistoryEntry | None:
         gone = (entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED)
@@ -80,8 +80,9 @@ def removed(client_id: str) -> Find[HistoryEntry]:
 
 
 def stable_with(client_ids: Iterable[str]) -> Find[HistoryEntry]:
-    """Return a function for `HistoryWatch.wait_for`: it finds a Stable entry with exactly these clients'
-    members, unless the group has changed its state since.
+    """Return a function that finds a Stable entry with exactly these clients' members.
+
+    It is for `HistoryWatch.wait_for`. The group must not have changed its state since.
     """
     wanted = sorted(client_ids)
 
@@ -95,12 +96,12 @@ def stable_with(client_ids: Iterable[str]) -> Find[HistoryEntry]:
 
 
 def client_of(member_id: str) -> str:
-    """Return the client id of a member id: the part before the hyphen and the UUID."""
+    """Return the client id of a member id, which a hyphen and a UUID follow."""
     return member_id[:-37]
 
 
 def partitions_held(stable: HistoryEntry) -> dict[str, list[int]]:
-    """Return the partitions of the one topic that each client holds, by client id."""
+    """Return the partitions of the one topic, by client id."""
     return {
         client_of(member_id): [p.partition for p in decode_assignment(data).partitions] if data else []
         for member_id, data in (stable.assignments or {}).items()

@@ -93,10 +93,8 @@ def delete_offsets(
 def _delete_offsets(
     cluster: CoordinatorCluster, group_ids: Collection[str], chosen: ChosenPartitions
 ) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
-    """Yield each group with its error (None if there is none) and the outcome for each partition.
-
-    No request is sent for a partition that does not exist.
-    """
+    """Yield each group with its error and its partitions' outcomes."""
+    # No request is sent for a partition that does not exist.
     answers = cluster.requests.delete_offsets(group_ids, chosen.partitions) if chosen.partitions else {}
     for group_id in group_ids:
         code, errors = answers.get(group_id, (ErrorCode.NONE, PartitionErrors()))

@@ -29,23 +29,21 @@ class CoordinatorCluster(Cluster):
 
     @property
     def described_by(self) -> GroupDescriber:
-        """The source of descriptions: the requests, or the brokers' own `__consumer_offsets`."""
+        """The source of descriptions: requests, or the brokers' own `__consumer_offsets`."""
         return self.requests if self.is_set_up else super().described_by
 
     def answered_groups(self) -> list[AnyView]:
-        """Return the groups with every change that the coordinator has acknowledged before this call."""
+        """Return the groups with every change that the coordinator has acknowledged."""
         self.requests.wait_for_views()
         return self.groups()
 
     def pending_transactions(self) -> list[PendingTransaction]:
-        """Return the pending transactions without their offsets. They include every change that the
-        coordinator has acknowledged before this call.
-        """
+        """Return the pending transactions, with every change that the coordinator has acknowledged."""
         self.requests.wait_for_views()
         return pending_transactions(self._client_config, self.layout, self._timeout_ms)
 
     def reason(self, error: Exception) -> str:
-        """Return why a command failed, with a hint if the coordinator did not answer in time."""
+        """Return why a command failed. If the coordinator did not answer in time, add a hint."""
         if isinstance(error, RequestTimedOut):
             return (
                 f"{error}. Is the coordinator with the topics {self._prefix}-* running? See also --timeout."

@@ -131,7 +131,6 @@ def reset_offsets(
 
 
 def _scenario(scenarios: Mapping[str, Any], named: Sequence[str]) -> Scenario:
-    """Return the scenario that the options give. Raises UsageError unless there is exactly one."""
     given = [name for name, value in scenarios.items() if value is not None and value is not False]
     if len(given) != 1:
         raise click.UsageError(f"requires exactly one of the following scenarios: {_SCENARIOS}")
@@ -163,10 +162,7 @@ def _from_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
 
 
 def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: bool) -> None:
-    """Raise UsageError unless the scope is given once.
-
-    A file has its own scope, and other scopes are ignored, as in Kafka's tool.
-    """
+    """Raise UsageError unless there is one scope. A file has its own, as in Kafka's tool."""
     if isinstance(scenario, FromFile):
         return
     if not (topics or all_topics):
@@ -178,7 +174,7 @@ def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: 
 def _execute(
     requests: GroupRequests, log: LogOffsets, plans: dict[str, dict[TopicPartition, int]]
 ) -> list[str]:
-    """Commit the plans. Refused offsets are removed from the plans; the messages about them are returned."""
+    """Commit the plans. Remove refused offsets from them, and return messages about them."""
     refused = []
     topic_ids = log.topic_ids({topic for offsets in plans.values() for topic, _ in offsets})
     outcomes = requests.commit_offsets(plans, topic_ids)

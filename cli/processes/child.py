@@ -18,7 +18,7 @@ from kafka_why.lifetimes import Closeable
 
 
 def family(pid: int) -> list[int]:
-    """Return the ids of a process and all its descendants, parents first."""
+    """Return the ids of a process and its descendants, parents first."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
@@ -29,7 +29,7 @@ def family(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Return (process id, parent's process id) of all processes."""
+    # (process id, parent's process id).
     if Path("/proc/self/stat").exists():
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -49,14 +49,13 @@ _POLL_S = 0.05
 
 
 class ChildFailed(RuntimeError):
-    """A process ended, or was not ready in time. The message ends with the tail of its log."""
+    """The error of a process that ended, or was not ready in time. Its message has the tail of the log."""
 
 
 class Child:
-    """A process of the command `group-coordinator` or of another program. The constructor starts it, and
-    raises ChildFailed if it cannot.
+    """A process of `group-coordinator` or another program, whose output goes to `log_path`.
 
-    Its output goes to `log_path`.
+    The constructor starts it, and raises ChildFailed if it cannot.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Child:
     def wait_for_line(self, found: Callable[[str], bool], timeout_s: float) -> str:
         """Return the first line of the log for which `found` is true.
 
-        Raises ChildFailed if the process ends or no such line comes in time.
+        Raises ChildFailed if the process ends or the line does not come in time.
         """
         give_up_s = time.monotonic() + timeout_s
         while True:
@@ -109,7 +108,7 @@ class Child:
             os.kill(self.pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """End the process in order (SIGTERM, then SIGKILL after STOP_GRACE_S) and wait for its end."""
+        """End the process by SIGTERM, or by SIGKILL after STOP_GRACE_S. Wait for its end."""
         assert self._watchdog.stdin is not None
         if self.is_running:
             self.thaw()
@@ -117,14 +116,16 @@ class Child:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process and its descendants (SIGKILL), like a machine failure, and wait for its end."""
+        """Kill the process and its descendants by SIGKILL, like a failure of the machine. Wait for its
+        end.
+        """
         for pid in self.freeze():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._reap()
 
     def freeze(self) -> list[int]:
-        """Stop the process and all its descendants (SIGSTOP), and return their process ids."""
+        """Freeze the process and its descendants by SIGSTOP. Return their ids."""
         pids: list[int] = []
         while fresh := [pid for pid in family(self.pid) if pid not in pids]:
             for pid in fresh:
@@ -140,7 +141,7 @@ class Child:
                 os.kill(pid, signal.SIGCONT)
 
     def failure(self, reason: str) -> ChildFailed:
-        """Return the error with this reason and the end of the log."""
+        """Return the error with `reason` and the end of the log."""
         tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
         return ChildFailed(f"{self.name} failed: {reason}. The end of {self.log_path}:\n{tail}")
 
@@ -150,7 +151,7 @@ class Child:
 
 
 class Children(Closeable):
-    """A container of child processes, which stops them all at the end of the `with` block."""
+    """A container of child processes. The end of the `with` block stops them."""
 
     def __init__(self, logs_dir: Path) -> None:
         self._logs_dir = logs_dir

@@ -207,13 +207,12 @@ def read(
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
-    """Yield the rows of the named groups, or of all groups if none is named, by group id. An id that has only
-    settings is not a group.
-    """
+    """Yield the rows of the named groups, or of all groups without names, by group id."""
     config = state.config
     for exported in sorted(state.groups, key=lambda group: group.group_id):
         if not groups or exported.group_id in groups:
             group = exported.decode()
+            # Settings alone are no group.
             if not isinstance(group, ConfigsOnly):
                 yield rows_of(group, exported.version, config)
 

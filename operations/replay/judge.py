@@ -138,7 +138,7 @@ class _Judge:
             counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
 
     def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep[EventName]) -> None:
-        """Compare the early answers of replicas. They are optional, because a replica may be silent."""
+        """Compare the early answers of replicas, which are optional because a replica may be silent."""
         for copy in self.found.early.pop(name, ()):
             if not self._is_compared(entry):
                 continue
@@ -155,8 +155,9 @@ class _Judge:
         entry: ReplayStep[Any],
         partition: int | None = None,
     ) -> bool:
-        """Compare an expected record with the record of this name on the topics, and remove the latter from
-        `names`. Return True if there was such a record and it was compared.
+        """Compare an expected record with the one of this name on the topics, and remove that from `names`.
+
+        Return True if there was such a record and it was compared.
         """
         what, group_id = _what(name), entry.group_id
         repeatable = _repeatable(name, value)
@@ -183,9 +184,9 @@ class _Judge:
     def _miss(
         self, what: RecordKind, name: object, value: bytes, entry: ReplayStep[Any], partition: int | None
     ) -> None:
-        """Count an expected record that is not on the topics, or report it if it has to be there."""
         if not entry.is_handled:
             self.groups[entry.group_id].open += 1
+        # It does not have to be there any longer.
         elif self._is_gone(what, entry.at_ms, partition):
             self.groups[entry.group_id].gone += 1
         else:
@@ -200,7 +201,7 @@ class _Judge:
         return until.offset is None or (entry.message is not None and until.includes(entry.message))
 
     def _is_gone(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
-        """Return True if retention may have deleted a record written at or after `at_ms`."""
+        """Return True if retention may have deleted a record of `at_ms` or later."""
         topic = {
             RecordKind.ANSWER: self.layout.responses_topic,
             RecordKind.HISTORY: self.layout.events_topic,
@@ -211,7 +212,6 @@ class _Judge:
         return at_ms < max(since, default=0) + CLOCK_SKEW_MS if any(since) else False
 
     def _compare_rest(self) -> None:
-        """Report the records on the topics that no step of the replay produced."""
         found = self.found
         for answer, copy in found.answers.items():
             self._unexpected(RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
@@ -259,14 +259,12 @@ class _Judge:
         return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
 
     def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
-        """Report each group whose last view is older than the last committed batch.
-
-        A group may have ended after the end of a log that was cut, or in the same batch.
-        """
+        """Report each group whose last view is older than the last committed batch."""
         if self.until is not None or self.header.until_ms is not None:
             return
         for group_id, handled in self._handled.items():
             last = self.found.last_views.get(group_id)
+            # After the end of a log that was cut, or in the same batch.
             is_ended = last is None and group_id in self.found.last_views and group_id not in groups
             is_other = last is not None and last.incarnation != handled.incarnation
             if not (is_ended or is_other or (last is not None and last.seq >= handled.seq)):
@@ -299,10 +297,10 @@ class _Judge:
 
 
 def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
-    """Return the identity of a record that may occur several times, or None if it may occur only once.
+    """Return the identity of a record that may occur several times, or None.
 
-    One request may cause the same message to a connection several times, and a deadline may fail again after
-    its group was released.
+    One request may cause the same message to a connection several times. A deadline may fail again after its
+    group was released.
     """
     if isinstance(name, AnswerName) and name.connection:
         return name, value
@@ -315,7 +313,7 @@ def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
 
 
 def _cause(entry: ReplayStep[Any]) -> str:
-    """Return the id of the step's request, or the deadline as text."""
+    """Return the id of the step's request, or its deadline as text."""
     return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
 
 

@@ -72,8 +72,8 @@ _STATES = {
 
 
 def headline(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> str:
-    """Return `epoch 7, target assignment of epoch 6, 3 members, 1 of them on the classic protocol, assignor
-    uniform`.
+    """Return a text such as `epoch 7, target assignment of epoch 6, 3 members, 1 of them on the classic
+    protocol`.
     """
     parts = [f"epoch {view.generation}"]
     if details.assignment_epoch != view.generation:
@@ -87,8 +87,9 @@ def headline(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> str:
 
 
 def member_table(view: GroupSnapshot, details: ConsumerGroupSnapshot, names: Names) -> VisibleText:
-    """Format the members with their epochs, their partitions, and the differences from their targets. In a
-    share group, format the partitions that they fetch from and their targets.
+    """Format the members with their epochs, their partitions, and the differences from their targets.
+
+    For a share group these are the partitions that they fetch from, and their targets.
     """
     columns = [Column("MEMBER"), Column("HOST", 10), Column("EPOCH", 5)]
     if details.share:
@@ -124,7 +125,7 @@ def _state(member: ConsumerMemberSnapshot, target_epoch: int) -> str:
 
 
 def share_state_lines(share: ShareSnapshot, at_ms: int) -> Iterator[str]:
-    """Yield a line for each kind of partitions that the group has, and for each open task."""
+    """Yield a line for each state of the group's partitions, and for each open task."""
     kinds: Mapping[str, NamedPartitions] = {
         "Initialized": share.initialized,
         "Initializing": share.initializing,
@@ -138,7 +139,7 @@ def share_state_lines(share: ShareSnapshot, at_ms: int) -> Iterator[str]:
 
 
 def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str | None:
-    """Return `orders 0-3 7; prices 1`, or None if there are no partitions."""
+    """Return a text such as `orders 0-3 7; prices 1`, or None without partitions."""
     return "; ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()) or None
 
 
@@ -175,7 +176,7 @@ _DEADLINE_TEXTS: Mapping[type, Mapping[TimerKind, str]] = {
 
 
 def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> VisibleText:
-    """Return the group at `at_ms`, which is the end of the replay."""
+    """Return the group at `at_ms`, the end of the replay."""
     group = replayed.group
     when = f"{clock.time(at_ms)} {clock.zone(at_ms)}"
     if group is None or isinstance(group, ConfigsOnly):
@@ -204,7 +205,7 @@ def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None
 
 
 def _holders(entries: Iterable[ReplayStep[bytes]]) -> Held:
-    """Return the owner of each partition after the last assignment, and since when it is the owner."""
+    """Return each partition's owner after the last assignment, and since when."""
     found: Held = {}
     for entry in entries:
         for record in entry.history:
@@ -232,7 +233,7 @@ def _after(event: HistoryEntry, held: Held) -> Held:
 
 
 def _partitions(assignment: bytes) -> list[TopicPartition] | None:
-    """Return the partitions of an assignment, or None if it is not a consumer assignment."""
+    """Return the partitions of an assignment, or None if it is not one of Kafka's consumer."""
     if not assignment:
         return []
     try:
@@ -326,7 +327,7 @@ def _state_of(member: ClassicGroupMember, group: ClassicGroup) -> str:
 
 
 def _since(times_ms: list[int], clock: Clock) -> str | None:
-    """Return the times of the oldest and the youngest assignment, or None if there are none."""
+    """Return the times of the oldest and the youngest assignment, or None."""
     if not times_ms:
         return None
     first, last = clock.time(min(times_ms)), clock.time(max(times_ms))

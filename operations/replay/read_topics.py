@@ -37,19 +37,15 @@ Ends = Mapping[TopicPartition, int]
 
 
 class CannotRecord(RuntimeError):
-    """The topics or the checkpoint lack something that a recording needs. The message says what it is, and
-    what to do.
-    """
+    """The error when the topics or the checkpoint lack something. Its message says what, and what to do."""
 
 
 class RecordingPart(Struct, frozen=True):
-    """The part of a coordinator's log to record: some groups (None for all), and the requests from `since_ms`
-    to before `until_ms`.
-    """
+    """The part of a coordinator's log to record."""
 
-    groups: list[str] | None = None
+    groups: list[str] | None = None  # None: all
     since_ms: int | None = None
-    until_ms: int | None = None
+    until_ms: int | None = None  # exclusive
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def recorded(
     part: RecordingPart,
     start: ExportFile | None = None,
 ) -> Iterator[RecordingFile]:
-    """Make a recording in a temporary file that only this user may read. Raises as `record` does."""
+    """Make a recording in a temporary file that only this user may read. Errors are those of `record`."""
     with tempfile.TemporaryDirectory(prefix="group-coordinator-recording-") as folder:
         path = Path(folder) / f"recording{COMPRESSED}"
         record(path, client_config, layout, checkpoint, part, start)
@@ -75,7 +71,7 @@ def record(
     part: RecordingPart,
     start: ExportFile | None = None,
 ) -> RecordingHeader:
-    """Write a recording into a new file. With `start` it begins with the groups of that export.
+    """Write a recording into a new file. With `start`, it begins with the groups of that export.
 
     Raises RecordingError, CannotRecord, FolderError or KafkaError.
     """
@@ -135,19 +131,19 @@ def _handled(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
 
 
 def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
-    """Return the first offsets after an export, by partition. If the state was moved to new topics, all
-    records of the new topics are after the export.
-    """
+    """Return the first offsets after an export, by partition."""
     if start.header.identity.member_id_namespace != identity.member_id_namespace:
         raise CannotRecord("the export is of another coordinator: it has another member_id_namespace")
     if start.header.identity.requests_topic != identity.requests_topic:
+        # The state was moved to new topics: all their records are after the export.
         return dict.fromkeys(range(identity.request_partitions), 0)
     return start.header.committed.ends
 
 
 class _Topics:
-    """A reader of the recorded part of the topics. The constructor looks up the ends of the outputs, and
-    `log_part` those of the log.
+    """A reader of the recorded part of the topics.
+
+    The constructor looks up the ends of the outputs, and `log_part` those of the log.
     """
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, part: RecordingPart) -> None:
@@ -164,8 +160,9 @@ class _Topics:
         self._output_ends = reader.ends(self._output_partitions)
 
     def log_part(self, after: Mapping[int, int] | None) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the first and the last offset (exclusive) of the log's part, by partition. It begins at the
-        offsets `after`, if they are given.
+        """Return the first and the last offset (exclusive) of the log's part, by partition.
+
+        It begins at `after`, if that is given.
         """
         partitions = self._reader.partitions_of(self._layout.requests_topic)
         ends, firsts = self._reader.ends(partitions), self._reader.beginnings(partitions)
@@ -185,7 +182,7 @@ class _Topics:
         return {p.partition: at for p, at in begins.items()}, {p.partition: at for p, at in ends.items()}
 
     def _at(self, ends: Ends, at_ms: int) -> dict[TopicPartition, int]:
-        """Return the first offset at or after a time, or the partition's end."""
+        """Return the first offset at or after a time, or else the partition's end."""
         found = self._reader.offsets_at(list(ends), at_ms)
         return {p: ends[p] if offset is None else offset for p, offset in found.items()}
 
@@ -210,7 +207,7 @@ class _Topics:
         }
 
     def _time_of(self, partition: TopicPartition, offset: int) -> int:
-        """Return the append time of a record, or the present time if there is no such record."""
+        """Return the append time of a record, or the present time if there is none."""
         if offset < self._output_ends[partition]:
             self._reader.start(at={partition: offset})
             for record in self._reader.read_to({partition: offset + 1}):
@@ -218,7 +215,7 @@ class _Topics:
         return time.time_ns() // 1_000_000
 
     def log(self, partitions: Collection[int], header: RecordingHeader) -> Iterator[TopicRecord]:
-        """Yield the records of these partitions in the recorded part of the log."""
+        """Yield these partitions' records in the recorded part of the log."""
         topic = self._layout.requests_topic
         begins = {TopicPartition(topic, p): header.begins[p] for p in partitions}
         ends = {TopicPartition(topic, p): header.ends[p] for p in partitions}

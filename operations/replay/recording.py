@@ -28,41 +28,33 @@ FORMAT_VERSION = 1
 
 
 class HandledBatch(Struct, frozen=True):
-    """The last batch that is known to be committed: it has read up to `ends` (exclusive, by partition) and
-    fired the deadlines before `watermark_ms`. Its output must be on the topics.
-    """
+    """The last batch that is known to be committed, whose output must be on the topics."""
 
     batch: int
-    ends: dict[int, int]
-    watermark_ms: int
+    ends: dict[int, int]  # read up to them (exclusive), by partition
+    watermark_ms: int  # earlier deadlines have fired
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True):
-    """The header of a recording: its origin and bounds, and the coordinator's inputs other than the log.
-
-    `groups` are the recorded groups, None for all. `begins` and `ends` are the offsets of the recorded part
-    of the log by partition. `is_first` names the partitions whose part begins with the first record ever
-    written. `handled` is None if it is not known which outputs have to be on the topics. `kept_since_ms` is
-    the append time of the first record that an output topic still has, by topic and partition; a partition
-    that has lost no record is left out. `starts_from` is the export with whose groups the recording begins,
-    if it does not begin with the log. `until_ms` is the time before which the log's part was cut, or None.
-    """
+    """The header of a recording: its origin and bounds, and the coordinator's inputs other than the log."""
 
     version: int = FORMAT_VERSION
     recorded_at_ms: int
     code_version: str
-    groups: list[str] | None
+    groups: list[str] | None  # None: all
     identity: Identity
     layout: TopicLayout
     epochs: list[Epoch]
     outages: list[KnownOutage]
-    begins: dict[int, int]
+    begins: dict[int, int]  # offsets of the recorded part of the log by partition, as `ends`
     ends: dict[int, int]
-    is_first: list[int]
-    handled: HandledBatch | None
+    is_first: list[int]  # partitions whose part begins with the first record ever written
+    handled: HandledBatch | None  # None if it is not known which outputs have to be on the topics
+    # By topic and partition, append time of the first record that is left; partitions that lost no record are
+    # omitted.
     kept_since_ms: dict[str, dict[int, int]]
-    starts_from: str | None = None
-    until_ms: int | None = None
+    starts_from: str | None = None  # export with whose groups the recording begins, instead of the log
+    until_ms: int | None = None  # time before which the log's part was cut
 
     @property
     def configs(self) -> Configs:
@@ -72,9 +64,8 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
         )
 
     def admission(self, partition: int) -> Admission:
-        """Return the admission of the messages of a partition. A record can be skipped only before it is
-        handled, so the last configuration has the skipped records of the whole log.
-        """
+        """Return the admission of a partition's messages."""
+        # A record can be skipped only before it is handled, so the last epoch has all of them.
         skip = frozenset(self.epochs[-1].skip)
         return Admission(self.layout, partition, self.identity.shards, skip)
 
@@ -83,12 +74,12 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
         return {partition: self.admission(partition) for partition in range(self.layout.request_partitions)}
 
     def wants(self, group_id: str) -> bool:
-        """Return True if this is one of the recorded groups."""
+        """Return True if this group is recorded."""
         return self.groups is None or group_id in self.groups
 
 
 class RecordBytes(Struct, frozen=True, omit_defaults=True):
-    """Bytes of a record. If they are UTF-8, as nearly always, they are stored as text, for people to read."""
+    """Bytes of a record. UTF-8, as nearly always, is stored as text, for people to read."""
 
     text: str | None = None
     base64: bytes | None = None
@@ -111,17 +102,17 @@ class StartLine(Struct, frozen=True, tag="group", tag_field="line"):
 
 
 class RecordLine(Struct, frozen=True, tag_field="line"):
-    """A line with a record of a topic: its place, and the append time `at_ms` in ms since 1970."""
+    """A line with a record of a topic."""
 
     partition: int
     offset: int
-    at_ms: int
+    at_ms: int  # append time
 
 
 class RequestLine(RecordLine, frozen=True, tag="request"):
-    """A message of the requests topic: a record, or message `n` of a pack."""
+    """A message of the requests topic: a record, or a part of a pack."""
 
-    n: int | None
+    n: int | None  # number in the pack
     key: RecordBytes
     value: RecordBytes
 
@@ -132,28 +123,25 @@ class RequestLine(RecordLine, frozen=True, tag="request"):
         return cls(row.partition, row.offset, row.at_ms, message.n, key, value)
 
     def message(self, requests_topic: str) -> LogMessage:
-        """Return the message for `streaming.query.admission`. Its row has its own value, not the pack's."""
+        """Return the message for `streaming.query.admission`. Its row has the message's value, not the
+        pack's.
+        """
         value = self.value.get()
         row = LogRow(self.partition, self.offset, self.at_ms, self.key.get(), value)
         return LogMessage(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
 
 
 class ClockLine(RecordLine, frozen=True, tag="clock"):
-    """The greatest time attested by the clock records of a partition since the line before: at most the clock
-    record's own append time `at_ms`.
-    """
+    """The greatest time that a partition's clock records attest since the line before."""
 
-    time_ms: int
+    time_ms: int  # at most the clock record's append time, `at_ms`
 
 
 class AnswerLine(RecordLine, frozen=True, tag="answer", omit_defaults=True):
-    """A response, or a message to a RocketMQ connection, on a reply partition.
-
-    `is_early` marks one written by a replica before the query's (`kafka_why.contract.early_answers`).
-    """
+    """A response, or a message to a RocketMQ connection, on a reply partition."""
 
     value: RecordBytes
-    is_early: bool = False
+    is_early: bool = False  # written by a replica before the query's (`kafka_why.contract.early_answers`)
 
 
 class EventLine(RecordLine, frozen=True, tag="event"):
@@ -169,10 +157,10 @@ class LetterLine(RecordLine, frozen=True, tag="dead letter"):
 
 
 class ViewLine(RecordLine, frozen=True, tag="view"):
-    """A record of the groups topic. `value` is None if the group ended."""
+    """A record of the groups topic."""
 
     group_id: str
-    value: RecordBytes | None
+    value: RecordBytes | None  # None if the group ended
 
 
 LogLine = RequestLine | ClockLine
@@ -195,12 +183,12 @@ class Recording(Protocol):
         ...
 
     def outputs(self) -> Iterator[OutputLine]:
-        """Yield the records on the output topics, each partition in its order."""
+        """Yield the records on the output topics, in the order of each partition."""
         ...
 
 
 class RecordingError(RuntimeError):
-    """A file is not a complete recording that this code can read, or cannot be written."""
+    """The error of a file that is no complete recording for this code, or cannot be written."""
 
 
 class _End(Struct, forbid_unknown_fields=True):
@@ -220,17 +208,18 @@ _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 def write_recording(path: Path, header: RecordingHeader, lines: Iterable[Line]) -> int:
-    """Write a new file and return its number of lines. Raises RecordingError if it exists or is not writable.
+    """Write a new file. Return its number of lines. Raises RecordingError if it exists or is not writable.
 
-    The file gets its name when it is complete. `lines` are in the order of the types of
-    `operations.replay.recording`: states, log, outputs.
+    `lines` are in the order of the types of `operations.replay.recording`: states, log, outputs. The file
+    gets its name when it is complete.
     """
     return write_sealed(path, _RECORDING, header, lines)
 
 
 class RecordingFile:
-    """A complete recording. The constructor reads the whole file once; it raises RecordingError if the file
-    is cut, changed, or of another format.
+    """A complete recording. The constructor reads the whole file once.
+
+    It raises RecordingError if the file is cut, changed, or of another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -248,9 +237,8 @@ class RecordingFile:
         return (line for line in self._lines(*kinds) if isinstance(line, OutputLine))
 
     def _lines(self, *kinds: str) -> Iterator[Line]:
-        """Yield the lines of these kinds. The kind comes first in a line, so other lines need not
-        be decoded.
-        """
+        """Yield the lines of these kinds."""
+        # The kind is first in a line, so other lines are not decoded.
         wanted = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
         for line in self._file.lines():
             if line.startswith(wanted):

@@ -28,10 +28,10 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Until:
-    """The end of a replay: a time in ms by the groups' clocks, or an offset (inclusive)."""
+    """The end of a replay."""
 
-    time_ms: int | None = None
-    offset: int | None = None
+    time_ms: int | None = None  # by the groups' clocks
+    offset: int | None = None  # inclusive
 
     def includes(self, message: LogMessage) -> bool:
         """Return True if a message is before the end."""
@@ -42,18 +42,16 @@ class Until:
 
 @dataclass
 class Replayed:
-    """A group's entries in their order, and the group at the end (None if there is none).
-
-    `start` is where the entries begin if the beginning of the group's log is gone.
-    """
+    """The result of a replay of one group."""
 
     group_id: str
     entries: list[ReplayStep[bytes]] = field(default_factory=list)
-    group: AnyGroup | None = None
+    group: AnyGroup | None = None  # at the end
+    # Of the entries, if the beginning of the group's log is gone.
     start: ReplayStart = field(default_factory=ReplayStart)
 
     def group_after(self, number: int) -> AnyGroup | None:
-        """Return the group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        """Return the group after entry `number`, from 0. The replay must be `with_states`."""
         while number > 0 and isinstance(self.entries[number].event, Refusal):
             number -= 1  # a refused message does not reach the group
         return unpack_group(self.group_id, self.entries[number].kept)
@@ -81,10 +79,10 @@ def replay(
 class Replay(Generic[K]):
     """A replay of all or some groups of a recording. `keep` is that of `GroupRun`.
 
-    `late` has the delays in ms of requests that were applied late, by request id, because a deadline of a
-    later time had fired before. The delays depend on more than the log, so they come from the history.
-    `first` has the groups whose beginning the log lacks, with the request that created each of them anew. The
-    messages before that request are left out, or all messages if it is None.
+    `late` has the delays in ms of requests that were applied late, by request id, because a later deadline
+    had fired before. They come from the history, because they depend on more than the log. `first` has the
+    groups whose beginning the log lacks, with the request that created each of them anew. Earlier messages
+    are left out, or all messages for None.
     """
 
     def __init__(
@@ -120,7 +118,7 @@ class Replay(Generic[K]):
         }
 
     def entries(self, until: Until | None = None) -> Iterator[ReplayStep[K]]:
-        """Run the replay once. Yields each group's entries in their order."""
+        """Run the replay once. Yield each group's entries in their order."""
         until = until or Until()
         for state in self._recording.states():
             if self._wants(state.group_id):
@@ -171,7 +169,7 @@ class Replay(Generic[K]):
         yield from run.apply(row, message, is_handled)
 
     def _has_begun(self, group_id: str, request_id: str) -> bool:
-        """Return False for a request before the one with which the replay of its group begins (`first`)."""
+        """Return False for a request before the one with which its group begins, `first`."""
         if group_id not in self._first:
             return True
         if self._first[group_id] != request_id:
@@ -201,7 +199,7 @@ class Replay(Generic[K]):
 
 
 def named_group(message: LogMessage) -> str:
-    """Return the group that a message names: as `group_id`, or else as the key of its record."""
+    """Return the group of a message: its `group_id`, or else the key of its record."""
     try:
         return _named.decode(message.value).group_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

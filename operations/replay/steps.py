@@ -23,7 +23,7 @@ _MAX_FIELD_CHARS = 60
 
 
 class StepBrowser:
-    """A browser of the entries of one group. `at` is the number of the entry that is shown, from 0."""
+    """A browser of the entries of one group. `at` is the number of the shown entry, from 0."""
 
     def __init__(self, replayed: Replayed, configs: Configs, clock: Clock) -> None:
         self._replayed = replayed
@@ -37,7 +37,7 @@ class StepBrowser:
         return len(self._entries)
 
     def move(self, by: int) -> None:
-        """Go forward or back by a number of entries, and stop at the first and the last one."""
+        """Go forward or back by a number of entries, at most to the first or the last one."""
         self.at = max(0, min(len(self._entries) - 1, self.at + by))
 
     def next_history(self, direction: int) -> bool:
@@ -45,7 +45,7 @@ class StepBrowser:
         return self._go(direction, lambda entry: bool(entry.history))
 
     def find(self, text: str, direction: int = 1) -> bool:
-        """Go to the next or previous entry that names a member, request or client with this text."""
+        """Go to the next or previous entry with this text in a member, request or client."""
         return self._go(direction, lambda entry: text in searchable(entry))
 
     def _go(self, direction: int, matches: Any) -> bool:
@@ -68,7 +68,7 @@ class StepBrowser:
         return [self.headline(number), *(INDENT + self._names.put_in(line) for line in history)]
 
     def detail(self) -> VisibleText:
-        """Return the entry that is shown, in full: its request, answers and history."""
+        """Return the shown entry in full: its request, answers and history."""
         entry = self._entries[self.at]
         lines = self.lines(self.at)
         if entry.message is not None:
@@ -94,7 +94,7 @@ class StepBrowser:
 
 
 def what_text(entry: ReplayStep[Any]) -> str:
-    """Return the request or deadline of a step as text, such as `JoinGroup of worker-1-4f0c...`."""
+    """Return a step's request or deadline as text, such as `JoinGroup of worker-1-4f0c...`."""
     event = entry.event
     if isinstance(event, Refusal):
         return f"refused: {event.reason}: {event.message}"
@@ -111,7 +111,6 @@ def what_text(entry: ReplayStep[Any]) -> str:
 
 
 def _who(request: Any) -> str:
-    """Return the member, the members, or the client of a request."""
     members = getattr(request, "members", None)
     if members:
         return ", ".join(m.member_id or m.group_instance_id or "" for m in members)
@@ -122,7 +121,9 @@ def _who(request: Any) -> str:
 
 
 def _outcomes(entry: ReplayStep[Any]) -> Iterator[str]:
-    """Yield `NONE` for the answer to the step's own request, and `2 x JoinGroup NONE` for those to others."""
+    """Yield a text such as `NONE` for the answer to the step's request, and `2 x JoinGroup NONE` for
+    others.
+    """
     others: Counter[str] = Counter()
     for value in _answers(entry):
         if value.get("request") == entry.request_id and "connection" not in value:
@@ -138,7 +139,7 @@ def _answers(entry: ReplayStep[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _outcome(answer: dict[str, Any]) -> str:
-    """Return the outcome of an answer: `JoinGroup: REBALANCE_IN_PROGRESS`, or RocketMQ's code."""
+    """Return a text such as `JoinGroup REBALANCE_IN_PROGRESS`, or with RocketMQ's code."""
     kind = str(answer.get("type", "?"))
     if "error_code" in answer:
         code = int(answer["error_code"])
@@ -147,7 +148,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 
 
 def fields_text(fields: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each field that says something about the group. Long values are shortened."""
+    """Yield a line for each field about the group. Long values are shortened."""
     for name, value in fields.items():
         if name not in _OMITTED and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -156,7 +157,7 @@ def fields_text(fields: dict[str, Any]) -> Iterator[str]:
 
 
 def searchable(entry: ReplayStep[Any]) -> str:
-    """Return the text in which `find` searches: the step, its request and its history as JSON."""
+    """Return the text that `find` searches: the step, its request and its history."""
     value = entry.message.value.decode(errors="replace") if entry.message is not None and entry.is_own else ""
     history = " ".join(record.value.decode(errors="replace") for record in entry.history)
     return f"{what_text(entry)} {value} {history}"

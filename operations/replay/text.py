@@ -28,64 +28,50 @@ class DifferenceKind(StrEnum):
 
 
 class ReplayDifference(Struct, frozen=True, kw_only=True):
-    """A difference between the topics and the replay. `name` identifies the record.
-
-    `entry` is the request or deadline that produces the record. `expected` and `found` are the two records,
-    and `place` is the <partition>-<offset> of `found`. Each is None if it is absent.
-    """
+    """A difference between the topics and the replay. Absent values are None."""
 
     what: RecordKind
     how: DifferenceKind
     group_id: str
-    name: str
-    entry: str | None = None
-    expected: str | None = None
-    found: str | None = None
-    place: str | None = None
+    name: str  # identifies the record
+    entry: str | None = None  # request or deadline that produces the record
+    expected: str | None = None  # record of the replay
+    found: str | None = None  # record on the topics
+    place: str | None = None  # <partition>-<offset> of `found`
 
 
 class ComparedCounts(Struct, kw_only=True):
-    """The numbers of a group's compared records, by type. `entries` counts the steps of the replay.
+    """The numbers of a group's compared records, by type."""
 
-    `gone` counts expected records that retention may have deleted. `open` counts expected records that the
-    last committed batch did not have to write yet.
-    """
-
-    entries: int = 0
+    entries: int = 0  # steps of the replay
     answers: int = 0
     early: int = 0
     history: int = 0
     letters: int = 0
     views: int = 0
-    gone: int = 0
-    open: int = 0
+    gone: int = 0  # expected records that retention may have deleted
+    open: int = 0  # expected records that the last committed batch did not have to write yet
 
 
 class ReplayVerdict(Struct, kw_only=True):
-    """The verdict on all groups of a recording.
-
-    `starts` has the position from which a group can be judged, if that is not the beginning. `differences`
-    has the first differences, and `count` the number of all. `duplicates` counts second copies with the same
-    bytes, `late` requests applied after a later deadline (see `Replay`), `unjudged` records before a group's
-    start, and `skipped` early answers to requests that were skipped later.
-    """
+    """The verdict on all groups of a recording."""
 
     groups: dict[str, ComparedCounts]
-    starts: dict[str, ReplayStart]
-    differences: list[ReplayDifference]
-    count: int
+    starts: dict[str, ReplayStart]  # position from which a group can be judged, if not the beginning
+    differences: list[ReplayDifference]  # the first ones
+    count: int  # number of all differences
     by_kind: dict[str, int]
-    duplicates: int
-    late: int
-    unjudged: int
-    skipped: int = 0
+    duplicates: int  # second copies with the same bytes
+    late: int  # requests applied after a later deadline (see `Replay`)
+    unjudged: int  # records before a group's start
+    skipped: int = 0  # early answers to requests that were skipped later
 
     @property
     def is_identical(self) -> bool:
         return not self.count
 
     def total(self, name: str) -> int:
-        """Return the sum of one of the counts over all groups."""
+        """Return the sum of the count `name` over all groups."""
         return sum(getattr(counts, name) for counts in self.groups.values())
 
 
@@ -161,7 +147,7 @@ def _start_notes(verdict: ReplayVerdict) -> Iterator[str]:
 
 
 def start_text(group_id: str, start: ReplayStart) -> str:
-    """Return a sentence that says where a group's replay begins if the log lacks the group's beginning."""
+    """Return where a group's replay begins, as a sentence. The log lacks the group's beginning."""
     if start.request is None:
         return (
             f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "
@@ -190,7 +176,7 @@ def _details(difference: ReplayDifference) -> Lines:
 
 
 def changes(expected: str, found: str) -> Iterator[str]:
-    """Yield the fields in which two JSON objects differ, such as `reason: expected "a", found "b"`."""
+    """Yield the differences of two JSON objects, such as `reason: expected "a", found "b"`."""
     try:
         before, after = json.loads(expected), json.loads(found)
     except ValueError:

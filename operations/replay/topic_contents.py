@@ -40,12 +40,10 @@ class RecordKind(StrEnum):
 
 
 class AnswerName(NamedTuple):
-    """The identity of an answer: the id of its request. A message to a RocketMQ connection also has the
-    connection, its type, and the group; its request can be a scan.
-    """
+    """The identity of an answer, or of a message to a RocketMQ connection."""
 
-    request: str
-    connection: str = ""
+    request: str  # its id; of a message to a connection, also a scan
+    connection: str = ""  # as the following fields, only of a message to a connection
     type: str = ""
     group_id: str = ""
 
@@ -67,24 +65,22 @@ class EventName(NamedTuple):
 
 
 class LetterName(NamedTuple):
-    """The identity of a dead letter. `subject` is the request, or the group whose deadline failed and the
-    deadline.
-    """
+    """The identity of a dead letter."""
 
     reason: str
-    subject: str
+    subject: str  # the request, or the group and the deadline that failed
 
     def __str__(self) -> str:
         return f"{self.reason} of {self.subject}"
 
 
 class RecordCopy(NamedTuple):
-    """The first copy of a record: its partition and offset, and its number among all that were read."""
+    """The first copy of a record."""
 
     partition: int
     offset: int
     value: bytes
-    number: int
+    number: int  # among all records that were read
 
 
 class Contradiction(NamedTuple):
@@ -99,7 +95,7 @@ N = TypeVar("N", bound=AnswerName | EventName | LetterName)
 
 
 class AnswerFields(msgspec.Struct):
-    """The fields of an answer, or of a request, that say what it belongs to."""
+    """The fields that identify an answer, or a request."""
 
     request: str = ""
     connection: str = ""
@@ -126,7 +122,7 @@ decode_letter = msgspec.json.Decoder(DeadLetter).decode
 
 
 def answer_name(value: bytes) -> AnswerName:
-    """Return the name of an answer. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    """Return the name of an answer. Raises one of UNREADABLE."""
     fields = decode_answer(value)
     if not fields.connection:
         return AnswerName(fields.request)
@@ -134,14 +130,14 @@ def answer_name(value: bytes) -> AnswerName:
 
 
 def letter_name(value: bytes) -> LetterName:
-    """Return the name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    """Return the name of a dead letter. Raises one of UNREADABLE."""
     letter = decode_letter(value)
     first_line = letter.message.partition("\n")[0]
     return LetterName(letter.reason, letter.request or f"{letter.key.decode(errors='replace')}: {first_line}")
 
 
 def group_named_in(value: bytes) -> str:
-    """Return the group that an answer or dead letter names, or "" if it names none."""
+    """Return the group of an answer or dead letter, or ""."""
     try:
         return decode_answer(value).group_id or ""
     except UNREADABLE:
@@ -149,26 +145,24 @@ def group_named_in(value: bytes) -> str:
 
 
 def is_determined_by_log(name: object) -> bool:
-    """Return True unless the record has a traceback, because that depends on the installation."""
+    """Return False if the record has a traceback, which depends on the installation."""
     return not isinstance(name, LetterName) or name.reason != Reason.HANDLER_FAILED
 
 
 @dataclass
 class TopicContents:
-    """The outputs of a recording. `answers` are the query's, and `early` those of replicas. `duplicates`
-    counts records that were written again with the same bytes. `unreadable` are records without a name.
-    `late` has the delay in ms of each request that was applied late.
-    """
+    """The outputs of a recording."""
 
-    answers: dict[AnswerName, RecordCopy] = field(default_factory=dict)
+    answers: dict[AnswerName, RecordCopy] = field(default_factory=dict)  # of the query
+    # Of replicas.
     early: dict[AnswerName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
     events: dict[EventName, RecordCopy] = field(default_factory=dict)
     letters: dict[LetterName, RecordCopy] = field(default_factory=dict)
     views: dict[EventName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
     last_views: dict[str, EventName | None] = field(default_factory=dict)
-    late: dict[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    unreadable: list[OutputLine] = field(default_factory=list)
+    late: dict[str, int] = field(default_factory=dict)  # delay in ms of each request that was applied late
+    duplicates: int = 0  # records that were written again with the same bytes
+    unreadable: list[OutputLine] = field(default_factory=list)  # without a name
     contradictions: list[Contradiction] = field(default_factory=list)
 
     @classmethod
@@ -182,7 +176,7 @@ class TopicContents:
         return found
 
     def incarnations_by_group(self) -> dict[str, set[str]]:
-        """Return the incarnations of each group that its history or views name."""
+        """Return the incarnations in each group's history and views."""
         incarnations: dict[str, set[str]] = defaultdict(set)
         for name in (*self.events, *self.views):
             incarnations[name.group_id].add(name.incarnation)
@@ -233,35 +227,34 @@ class TopicContents:
 
 
 class LogPosition(NamedTuple):
-    """The position of a request in the log. `n` is 0 for a record that is not a pack."""
+    """The position of a request in the log."""
 
     partition: int
     offset: int
-    n: int
+    n: int  # 0 for a record that is not a pack
 
 
 class ReplayStart(Struct, frozen=True):
     """The position at which the replay of a group begins.
 
-    If `is_cut`, the beginning of the log is gone, and the replay begins with `request`, which created the
-    group anew. If `request` is then None, the log has no such request, so the group cannot be judged. If not
-    `is_cut`, the recording begins with the group in its state after entry `seq` of `incarnation`.
+    If not `is_cut`, the recording begins with the group after entry `seq` of `incarnation`.
     """
 
-    is_cut: bool = False
+    is_cut: bool = False  # the beginning of the log is gone
+    # That created the group anew; None if the log has none, so the group cannot be judged.
     request: str | None = None
     incarnation: str = ""
     seq: int = 0
 
     def has(self, place: LogPosition) -> bool:
-        """Return True if a request of the group is at or after the start."""
+        """Return True if the position of a request is at or after the start."""
         if not self.is_cut:
             return True
         return self.request is not None and place >= _position(self.request)
 
 
 def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplayStart]:
-    """Return the starts of the groups that do not simply begin with the recording's log."""
+    """Return the starts of the groups that do not begin with the recording's log."""
     header = recording.header
     starts: dict[str, ReplayStart] = {}
     for state in recording.states():
@@ -286,7 +279,7 @@ def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplaySta
 
 
 def position_of(request: str, header: RecordingHeader) -> LogPosition | None:
-    """Return the position of a request, or None if the id is not that of a request of the recorded topic."""
+    """Return the position of a request in the recorded topic, or None."""
     try:
         topic = record_of(request)[0]
     except ValueError:

@@ -24,7 +24,7 @@ _ROWS_PER_WRITE = 10_000
 
 
 def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
-    """Create a temporary view of Spark for each table, from Parquet files written into an existing folder."""
+    """Create a temporary view of Spark for each table, from Parquet files in an existing folder."""
     with ExitStack() as files:
         writers = {table: _Writer(files, folder / f"{table}.parquet", table) for table in StateTable}
         for group in groups:
@@ -61,7 +61,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that were added. The first call writes the file's schema even without rows."""
+        """Write the rows that were added. The first call writes the schema, even without rows."""
         columns = [[_cell(getattr(row, name)) for row in self._rows] for name in self._fields]
         self._file.write_table(pa.table(columns, schema=self._schema))
         self._rows.clear()
@@ -93,7 +93,7 @@ def _arrow_type(annotation: Any) -> pa.DataType:
 
 
 def answer_text(answer: DataFrame) -> VisibleText:
-    """Return the rows of a query as a table. Spark writes the values, so times are in UTC."""
+    """Return the rows of a query as a table. Times are in UTC, because Spark writes the values."""
     # By position, because a query may give two columns the same name.
     numbered = answer.toDF(*(f"c{n}" for n in range(len(answer.columns))))
     text = numbered.select([F.col(name).cast("string") for name in numbered.columns])

@@ -13,7 +13,7 @@ from state.kafka.share_group import ShareGroup
 
 
 class OffsetRow(Struct, frozen=True, kw_only=True):
-    """A committed offset. `expire_at_ms` is set if the committer chose a retention time."""
+    """A committed offset."""
 
     group_id: str
     topic: str
@@ -22,17 +22,12 @@ class OffsetRow(Struct, frozen=True, kw_only=True):
     leader_epoch: int | None
     metadata: str
     committed_at_ms: int
-    expire_at_ms: int | None
+    expire_at_ms: int | None  # set if the committer chose a retention time
     topic_id: str | None
 
 
 class PendingRow(Struct, frozen=True, kw_only=True):
-    """The offset of a partition that is pending in a transaction. `request` is the request that sent it.
-
-    `txn_position` is the end of partition `txn_partition` of the markers topic when the request was made: the
-    marker that ends the transaction is at or after it. `requested_at_ms` is the time of the request, which
-    will be that of the commit.
-    """
+    """The offset of a partition that is pending in a transaction."""
 
     group_id: str
     transactional_id: str
@@ -40,9 +35,11 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     producer_epoch: int
     txn_version: int
     txn_partition: int
+    # End of partition `txn_partition` of the markers topic at the time of the request; the marker of the
+    # transaction is not before it.
     txn_position: int
-    request: str
-    requested_at_ms: int
+    request: str  # that sent the offset
+    requested_at_ms: int  # will be the time of the commit
     topic: str
     partition: int
     offset: int
@@ -89,23 +86,17 @@ def pending_offsets(group: Group) -> Iterator[PendingRow]:
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):
-    """A partition of a share group. `state` is its state at the share coordinator: `initializing`,
-    `initialized` or `deleting`. A partition that is both initialized and initializing has two rows.
-
-    `task` is the open task that includes the partition, or None. It was requested at `asked_at_ms` with
-    `state_epoch` and `start_offset`. `error_code` is that of the last response, or None before the
-    first.
-    """
+    """A partition of a share group. If it is both initialized and initializing, it has two rows."""
 
     group_id: str
     topic: str
     partition: int
-    state: str
-    task: str | None = None
-    asked_at_ms: int | None = None
+    state: str  # at the share coordinator: initializing, initialized or deleting
+    task: str | None = None  # open task with the partition
+    asked_at_ms: int | None = None  # of the task, as the next two
     state_epoch: int | None = None
     start_offset: int | None = None
-    error_code: int | None = None
+    error_code: int | None = None  # of the last response; None before the first
     topic_id: str
 
 

@@ -48,8 +48,10 @@ class StateTable(StrEnum):
 
 
 class MemberRole(StrEnum):
-    """The role of a member. Kafka: a member, or an id that was given and has not joined yet (KIP-394).
-    RocketMQ: the connection of a consumer or a producer.
+    """The role of a member.
+
+    Kafka: a member, or an id that has not joined yet (KIP-394). RocketMQ: the connection of a consumer or a
+    producer.
     """
 
     MEMBER = "member"
@@ -59,29 +61,20 @@ class MemberRole(StrEnum):
 
 
 class GroupRow(Struct, frozen=True, kw_only=True):
-    """A group. Fields of the other protocol are None.
-
-    `group_type` is `classic`, `consumer` or `share` for Kafka's groups. In the latter two `generation` is the
-    group epoch, `assignment_epoch` that of the target assignment, and `protocol_name` its assignor.
-
-    `members` counts members, or consumers' connections; `offsets`, `pending` and `locks` count rows of these
-    tables.
-    `state_since_ms` is the time since which the group is in its state. `clock_ms` is the time of its last
-    event. `state_version` is the version of its encoding.
-    """
+    """A group. Fields of the other protocol are None."""
 
     group_id: str
     protocol: str
     state: str
-    members: int
-    offsets: int
+    members: int  # number of members, or of consumers' connections
+    offsets: int  # number of rows, as are `pending` and `locks`
     pending: int
     locks: int
-    group_type: str | None = None
-    generation: int | None = None
-    assignment_epoch: int | None = None
+    group_type: str | None = None  # of Kafka's groups: classic, consumer or share
+    generation: int | None = None  # the group epoch, except in a classic group
+    assignment_epoch: int | None = None  # of the target assignment
     protocol_type: str | None = None
-    protocol_name: str | None = None
+    protocol_name: str | None = None  # with epochs, the assignor of the target assignment
     leader_id: str | None = None
     subscribed_topics: list[str] | None = None
     state_since_ms: int | None = None
@@ -90,73 +83,64 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     message_model: str | None = None
     consume_type: str | None = None
     consume_from_where: str | None = None
-    clock_ms: int
+    clock_ms: int  # time of the group's last event
     next_deadline_ms: int | None
     quarantined: str | None
     incarnation: str
     seq: int
-    state_version: int
+    state_version: int  # of the encoding
 
 
 class StoredMemberRow(Struct, frozen=True, kw_only=True):
-    """A member. `member_id` is Kafka's, or RocketMQ's connection.
-
-    `assignment` has the partitions by topic, None if the bytes are not of the consumer protocol; `partitions`
-    is their number. `waits_for` is the request that is parked. `deadline_ms` is the time at which the member
-    expires if it stays silent, None if no heartbeat is due. `last_update_ms` is the time of the last
-    heartbeat of a RocketMQ client.
-
-    In a group of the consumer protocol `assignment` is what the member may use, `revoking` what it has to
-    give up, and `target` what the target assignment has for it. `is_classic` is True for a member on the
-    classic protocol.
-    """
+    """A member."""
 
     group_id: str
     protocol: str
     role: MemberRole
-    member_id: str
+    member_id: str  # Kafka's, or RocketMQ's connection
     client_id: str
     client_host: str | None = None
     group_instance_id: str | None = None
     is_leader: bool = False
     protocols: list[str] | None = None
-    partitions: int | None = None
+    partitions: int | None = None  # their number
+    # Partitions by topic that the member may use; None if the bytes are not of the consumer protocol.
     assignment: dict[str, list[int]] | None = None
-    waits_for: str | None = None
+    waits_for: str | None = None  # the parked request
     session_timeout_ms: int | None = None
     rebalance_timeout_ms: int | None = None
-    deadline_ms: int | None = None
-    last_update_ms: int | None = None
+    deadline_ms: int | None = None  # when a silent member expires; None if no heartbeat is due
+    last_update_ms: int | None = None  # of the last heartbeat of a RocketMQ client
     language: str | None = None
     client_version: int | None = None
     member_epoch: int | None = None
     member_state: str | None = None
-    revoking: dict[str, list[int]] | None = None
-    target: dict[str, list[int]] | None = None
+    revoking: dict[str, list[int]] | None = None  # that the member has to give up
+    target: dict[str, list[int]] | None = None  # in the target assignment
     subscribed_topics: list[str] | None = None
     subscribed_pattern: str | None = None
-    is_classic: bool | None = None
+    is_classic: bool | None = None  # the member is on the classic protocol
 
 
 class TimerRow(Struct, frozen=True, kw_only=True):
-    """An armed deadline: `heartbeat` (of a member), `join`, `sync`, `retention`, or RocketMQ's `scan`."""
+    """An armed deadline."""
 
     group_id: str
     protocol: str
-    kind: str
+    kind: str  # heartbeat (of a member), join, sync, retention, or RocketMQ's scan
     deadline_ms: int
     member_id: str | None
 
 
 class LockRow(Struct, frozen=True, kw_only=True):
-    """The lock of a RocketMQ queue. The client `client_id` has held it at least since `last_update_ms`."""
+    """The lock of a RocketMQ queue."""
 
     group_id: str
     topic: str
     broker_name: str
     queue_id: int
     client_id: str
-    last_update_ms: int
+    last_update_ms: int  # the client has held the lock at least since then
 
 
 AnyRow = GroupRow | StoredMemberRow | OffsetRow | PendingRow | TimerRow | LockRow | ShareRow
@@ -281,7 +265,6 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
 
 
 def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
-    """Return the fields that depend on the type of the group."""
     if isinstance(group, ClassicGroup):
         stored, assignment = group.members[member.member_id], _assignment(group, member)
         return {
@@ -324,7 +307,7 @@ def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
 
 
 def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[int]] | None:
-    """Return the partitions by topic, None if the bytes are not of Kafka's consumer."""
+    """Return the partitions by topic, or None if the bytes are not of Kafka's consumer."""
     try:
         return by_topic(member.held()) if group.is_consumer_group() else None
     except ProtocolError:

@@ -13,18 +13,17 @@ _LAST_S = 253_402_300_799  # the last second of the year 9999
 
 
 def time_text(at_ms: int | None) -> str | None:
-    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None for None. A time outside the years 1970
-    to 9999 is returned as a number.
-    """
+    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None."""
     if at_ms is None:
         return None
     if not 0 <= at_ms <= _LAST_S * 1000:
+        # Outside the years 1970 to 9999.
         return str(at_ms)
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def group_text(rows: GroupRows) -> VisibleText:
-    """Return the tables of one group, without those that have no rows."""
+    """Return the tables of one group that have rows."""
     return visible_text(_blocks(rows), "\n\n")
 
 
@@ -56,7 +55,7 @@ def _indented(text: VisibleText) -> VisibleText:
 
 
 def table_text(table: StateTable, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
-    """Return one table with its heading, without the columns in which no row has a value."""
+    """Return one table with its heading, without empty columns."""
     cells = {
         heading: [cell(row) for row in rows]
         for heading, cell in _COLUMNS[table].items()
@@ -72,12 +71,12 @@ def table_text(table: StateTable, rows: Sequence[AnyRow], *, with_group: bool = 
 
 
 def _time(field: str) -> Callable[[Any], str | None]:
-    """Return the function that formats this field of a row, a time in ms."""
+    """Return a formatter of a row's field, a time in ms."""
     return lambda row: time_text(getattr(row, field))
 
 
 def _assignment(field: str) -> Callable[[Any], str | None]:
-    """Return the function that formats this field of a row, partitions by topic."""
+    """Return a formatter of a row's field, partitions by topic."""
     return lambda row: assignment_text(getattr(row, field))
 
 
