@@ -19,7 +19,7 @@ from selenium.webdriver import Chrome
 
 from bench.browser import browser
 from bench.page_story import START_S, Consumers, Page, observing, producing
-from cli.demo.rocketmq_story import GROUP, RocketMqDemo
+from cli.demo.story import ROCKETMQ_GROUP, RocketMqDemo
 from cli.processes.child import Child, Children
 
 FOLDER = Path(__file__).parents[1] / "docs" / "plots"
@@ -36,7 +36,7 @@ class PhotographedDemo(RocketMqDemo):
             polled = children.start("polled", "page", "--namesrv", self.gateway)
             ready = polled.wait_for_line(lambda line: line.startswith("ready: "), START_S)
             for picture, page in (("page-rocketmq", self.page), ("page-rocketmq-polled", ready.split()[-1])):
-                driver.get(f"{page}group?{urlencode({'id': GROUP})}")
+                driver.get(f"{page}group?{urlencode({'id': ROCKETMQ_GROUP})}")
                 while "DUPLICATE" not in driver.page_source:
                     time.sleep(WORKS_S)
                     driver.refresh()

@@ -125,7 +125,7 @@ def _serve(
     layout: TopicLayout,
     spark: dict[str, str],
 ) -> None:
-    from embedded.child_jvm import HOST
+    from embedded.java import HOST
     from gateway.net.server import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import click
 
-from cli.groups.coordinator import CoordinatorCluster
-from kafka_why.assign.model import GroupSpec, InputError
-from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from cli.groups.change import CoordinatorCluster
+from kafka_why.assign.model import (
+    GroupSpec,
+    InputError,
+    parse_members,
+    parse_topics,
+    read_assignment,
+    read_group,
+    read_weights,
+)
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.cli.parameters import ParsedOption, WholeNumber, as_object, cluster_options

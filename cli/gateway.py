@@ -20,9 +20,17 @@ from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
 from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
 from gateway.running import CHECKS, LISTENING, Checks, RunningGateway
 from gateway.service import STARTUP_ERRORS, running
-from kafka_why.cli.output import configure_logs, show, show_data, show_encoded
+from kafka_why.cli.output import (
+    StopEvent,
+    configure_logs,
+    exit_on_signals,
+    show,
+    show_data,
+    show_encoded,
+    stop_on_signals,
+    watching_threads,
+)
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, with_options
-from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX

@@ -9,11 +9,10 @@ import click
 from cli.coordinator_parameters import LISTENERS, NETWORK, PROXIES_HELP, checked_pairs
 from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
-from gateway.limits import SETTINGS, Limits
+from gateway.limits import SETTINGS, Limits, read_quotas
 from gateway.net.advertised import Template
 from gateway.net.proxy_protocol import Network
 from gateway.net.server import GatewayOptions
-from gateway.quotas import read_quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators

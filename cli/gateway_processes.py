@@ -25,8 +25,7 @@ from gateway.metrics.numbers import Numbers, sum_numbers, without_gauges
 from gateway.net.listener import CannotListen
 from gateway.running import LOOP_TIMEOUT_S, Checks, RunningGateway
 from gateway.service import STARTUP_ERRORS, running
-from kafka_why.cli.output import configure_logs
-from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.output import StopEvent, configure_logs, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.topic_reader import ClientError, layout_on

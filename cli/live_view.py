@@ -39,7 +39,7 @@ from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapsho
 from kafka_why.lifetimes import OutageWarning
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.follow import clock, entry_line
+from kafka_why.why.live_sources import clock, entry_line
 from kafka_why.wording import holdings, is_bare, progress, visible, visible_lines, visible_text
 from operations.replay.steps import StepBrowser
 

@@ -12,9 +12,17 @@ import click
 from cli.coordinator_parameters import SHARDS, SPARK_CONF, series_options
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_stderr
+from kafka_why.cli.output import (
+    StopEvent,
+    configure_logs,
+    exit_on_signals,
+    failure_in_lines,
+    show,
+    show_stderr,
+    stop_on_signals,
+    watching_threads,
+)
 from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options
-from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase

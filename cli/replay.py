@@ -13,8 +13,7 @@ import click
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.sealed_file import ExportFile
-from cli.coordinator_parameters import PLACE
-from cli.data_folder import cluster, data_dir_option, reported
+from cli.coordinator_parameters import PLACE, cluster, data_dir_option, reported
 from kafka_why.cli.output import configure_logs, show, show_json, show_stderr
 from kafka_why.cli.parameters import Command, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig

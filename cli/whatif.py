@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from cli.data_folder import reported
+from cli.coordinator_parameters import reported
 from cli.replay import ERRORS, RecordingSource, recording_options
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.wording import Clock

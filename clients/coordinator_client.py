@@ -39,10 +39,9 @@ from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
-from kafka_why.contract.rocketmq.responses import AnyToConnection, ToConnection
+from kafka_why.contract.rocketmq.requests import AnyToConnection, ToConnection
 from kafka_why.lifetimes import Closeable, OutageWarning
-from kafka_why.partitioner import partition_of
-from kafka_why.topic_reader import TopicReader, TopicsMissing
+from kafka_why.topic_reader import TopicReader, TopicsMissing, partition_of
 
 _RECORDS_MAX = 10_000
 

@@ -15,9 +15,9 @@ from kafka_why.contract.kafka.responses import AnyResponse as KafkaResponse
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, Response
 from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.requests import UNANSWERED, Unanswered
+from kafka_why.contract.rocketmq.requests import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
-from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
-from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
+from kafka_why.contract.rocketmq.requests import Response as RocketMqResponseBase
 from kafka_why.topic_reader import ClientError
 
 # The field's bytes in an encoded answer. No JSON string contains them, because quotes are escaped, and no

@@ -16,9 +16,17 @@ from typing import BinaryIO, NamedTuple
 
 from kafka.errors import KafkaError
 
-from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
 from embedded.jars import broker_archive, jar_paths
-from embedded.java import QUICK_COMPILER, find_java
+from embedded.java import (
+    HOST,
+    QUICK_COMPILER,
+    ChildJvm,
+    find_java,
+    is_free,
+    locked_folder,
+    shuffled_free_ports,
+    tail,
+)
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Startable

@@ -8,7 +8,7 @@ import structlog
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
-from kafka_why.service_folder import describe_full_disk
+from kafka_why.local_files import describe_full_disk
 
 # The pauses before the attempts to start again, in seconds. If the last attempt fails, the broker is given
 # up.

@@ -13,9 +13,17 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from embedded.broker import write_settings
-from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
 from embedded.jars import class_path
-from embedded.java import QUICK_COMPILER, find_java
+from embedded.java import (
+    HOST,
+    QUICK_COMPILER,
+    ChildJvm,
+    find_java,
+    is_free,
+    locked_folder,
+    shuffled_free_ports,
+    tail,
+)
 from kafka_why.lifetimes import Startable
 from kafka_why.local_files import make_private_folder, warn_if_open
 

@@ -1,8 +1,13 @@
 """Limits on the use of the gateway by one client, and by all clients together."""
 
-from collections.abc import Callable, Mapping
+import math
+import time
+import tomllib
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from ipaddress import ip_address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -125,3 +130,235 @@ SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
     }
 )
 """The settings by Kafka's names."""
+
+
+# Quotas of clients: the rules in a file, and their token buckets.
+
+
+DEFAULT = "<default>"
+GROUP_REQUEST_RATE, CONNECTION_CREATION_RATE = "group_request_rate", "connection_creation_rate"
+_USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
+
+Entity = tuple[str | None, str | None]
+"""A user and a client id. Either is None if the quota does not depend on it."""
+
+
+class QuotasError(ValueError):
+    """A quotas file cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRules:
+    """The rules of a quotas file: requests a second by entity, and new connections a second by IP address.
+
+    The entry `DEFAULT` applies to everyone without an entry.
+    """
+
+    requests: Mapping[Entity, float] = field(default_factory=dict)
+    connections: Mapping[str, float] = field(default_factory=dict)
+
+    def request_rate(self, user: str, client_id: str) -> tuple[Entity, float] | None:
+        """Return the entity whose clients share the quota of this client, and its rate, or None without a
+        quota.
+
+        The order is that of Kafka's ClientQuotaManager. All client ids of a user share the user's quota. A
+        default gives each user, or each client id, a separate quota.
+        """
+        for named, shared in (
+            ((user, client_id), (user, client_id)),
+            ((user, DEFAULT), (user, client_id)),
+            ((user, None), (user, None)),
+            ((DEFAULT, client_id), (user, client_id)),
+            ((DEFAULT, DEFAULT), (user, client_id)),
+            ((DEFAULT, None), (user, None)),
+            ((None, client_id), (None, client_id)),
+            ((None, DEFAULT), (None, client_id)),
+        ):
+            rate = self.requests.get(named)
+            if rate is not None:
+                return shared, rate
+        return None
+
+    def connection_rate(self, address: str) -> float | None:
+        """Return how many new connections a second an IP address may open, or None if there is no quota."""
+        return self.connections.get(address, self.connections.get(DEFAULT))
+
+
+def read_quotas(path: Path) -> QuotaRules:
+    """Read a quotas file. Raises QuotasError."""
+    try:
+        document = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise QuotasError(f"the quotas in {path} cannot be read: {error}") from error
+    entries = document.pop("quotas", [])
+    if document or not isinstance(entries, list):
+        raise QuotasError(f"{path} has something else than [[quotas]]: {', '.join(document) or 'quotas'}")
+    requests: dict[Entity, float] = {}
+    connections: dict[str, float] = {}
+    for number, entry in enumerate(entries, 1):
+        try:
+            _add_entry(entry, requests, connections)
+        except ValueError as error:
+            raise QuotasError(f"{path}, quota {number}: {error}") from error
+    return QuotaRules(requests, connections)
+
+
+def _add_entry(entry: Any, requests: dict[Entity, float], connections: dict[str, float]) -> None:
+    if not isinstance(entry, dict):
+        raise ValueError("it is not a [[quotas]] table")
+    entity = {name: entry[name] for name in (_USER, _CLIENT_ID, _IP) if name in entry}
+    if not all(isinstance(value, str) and value for value in entity.values()):
+        raise ValueError("user, client-id and ip are strings")
+    rate_name = CONNECTION_CREATION_RATE if _IP in entity else GROUP_REQUEST_RATE
+    if set(entry) != {*entity, rate_name} or not entity or (_IP in entity and len(entity) > 1):
+        raise ValueError(
+            f"it needs user, client-id or both with {GROUP_REQUEST_RATE}, "
+            f"or ip with {CONNECTION_CREATION_RATE}"
+        )
+    rate = entry[rate_name]
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise ValueError(f"{rate_name} is not a number above 0")
+    if _IP in entity:
+        address = entity[_IP] if entity[_IP] == DEFAULT else str(ip_address(entity[_IP]))
+        _add(connections, address, rate)
+    else:
+        _add(requests, (entity.get(_USER), entity.get(_CLIENT_ID)), rate)
+
+
+def _add(rates: dict[Any, float], key: Any, rate: float) -> None:
+    if key in rates:
+        raise ValueError("the entity has a quota already")
+    rates[key] = float(rate)
+
+
+class TokenBucket:
+    """Kafka's token bucket (KIP-599): `rate` tokens a second, at most `burst`. It is full at the beginning.
+
+    A request takes a token even if there is none. The number of tokens is then negative: a debt. While there
+    is a debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
+    `longest_s`, so no client is throttled for longer than that. Kafka limits its request quota in the same
+    way (ClientRequestQuotaManager), because a member that is throttled for too long loses its session.
+    """
+
+    __slots__ = ("_at_s", "_burst", "_least", "_tokens", "rate")
+
+    def __init__(self, rate: float, *, burst: float, longest_s: float, now_s: float) -> None:
+        self.rate = rate
+        self._burst = burst
+        self._least = -rate * longest_s
+        self._tokens = burst
+        self._at_s = now_s
+
+    def charge_exceeds(self, now_s: float) -> bool:
+        """Take a token. Return True if there was none, so that the client has to be throttled."""
+        self._refill(now_s)
+        self._tokens = max(self._tokens - 1, self._least)
+        return self._tokens < 0
+
+    def try_charge(self, now_s: float) -> bool:
+        """Take a token if there is one. Return False if there is none."""
+        self._refill(now_s)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until there is a token, at most `longest_s`."""
+        self._refill(now_s)
+        return min(max((1 - self._tokens) / self.rate, 0.0), -self._least / self.rate)
+
+    def throttle_s(self, now_s: float) -> float:
+        """Return the seconds until the debt is paid, 0 without a debt."""
+        self._refill(now_s)
+        return max(-self._tokens / self.rate, 0.0)
+
+    def is_full(self, now_s: float) -> bool:
+        """Return True if the bucket has as many tokens as a new one."""
+        self._refill(now_s)
+        return self._tokens >= self._burst
+
+    def _refill(self, now_s: float) -> None:
+        if now_s > self._at_s:
+            self._tokens = min(self._burst, self._tokens + self.rate * (now_s - self._at_s))
+            self._at_s = now_s
+
+
+# Above this number, full buckets are dropped, because clients choose their ids.
+_BUCKETS_MAX = 10_000
+# Longer client ids are hashed, because 10,000 ids of 32 kB would need much memory.
+_CLIENT_ID_MAX_CHARACTERS = 256
+# A new connection waits no longer than this: clients wait as long (socket.connection.setup.timeout.max.ms).
+_LONGEST_WAIT_S = 30.0
+NO_RULES = QuotaRules()
+
+
+class Quotas:
+    """The token buckets of a gateway's clients. A caller may keep a bucket until `version` changes. Use it on
+    the event loop's thread.
+    """
+
+    def __init__(
+        self, limits: Limits, rules: QuotaRules = NO_RULES, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.version = 0
+        self.now_s = now_s
+        self._rules = rules
+        self.has_request_rates = bool(rules.requests)
+        """True if any client has a quota of requests."""
+        self._burst_s = limits.quota_window_num * limits.quota_window_s
+        self._longest_s = limits.quota_window_s
+        self._requests: dict[Hashable, TokenBucket] = {}
+        self._connections: dict[Hashable, TokenBucket] = {}
+        self._drop_above = _BUCKETS_MAX
+        rate = limits.connection_creation_rate
+        self.all_connections = None if rate == UNLIMITED else self._new(rate, _LONGEST_WAIT_S)
+        """The bucket of new connections from all addresses (`max.connection.creation.rate`)."""
+
+    def use(self, rules: QuotaRules) -> None:
+        """Replace the rules. Clients whose rate stays the same keep their bucket."""
+        self._rules = rules
+        self.has_request_rates = bool(rules.requests)
+        self.version += 1
+
+    def requests_of(self, user: str, client_id: str) -> TokenBucket | None:
+        """Return the bucket of a client's requests, or None if it has no quota."""
+        found = self._rules.request_rate(user, client_id)
+        if found is None:
+            return None
+        (shared_user, shared_id), rate = found
+        if shared_id is not None and len(shared_id) > _CLIENT_ID_MAX_CHARACTERS:
+            shared_id = sha256(shared_id.encode()).hexdigest()
+        return self._bucket(self._requests, (shared_user, shared_id), rate)
+
+    def connections_of(self, address: str) -> TokenBucket | None:
+        """Return the bucket of new connections from an IP address, or None if it has no quota."""
+        rate = self._rules.connection_rate(address)
+        return None if rate is None else self._bucket(self._connections, address, rate)
+
+    @property
+    def bucket_count(self) -> int:
+        """The number of buckets."""
+        return len(self._requests) + len(self._connections)
+
+    def _bucket(self, buckets: dict[Hashable, TokenBucket], key: Hashable, rate: float) -> TokenBucket:
+        bucket = buckets.get(key)
+        if bucket is None or bucket.rate != rate:
+            bucket = buckets[key] = self._new(rate)
+            if self.bucket_count > self._drop_above:
+                self._drop_full(except_for=bucket)
+        return bucket
+
+    def _drop_full(self, except_for: TokenBucket) -> None:
+        """Remove full buckets, because new ones would equal them."""
+        now_s = self.now_s()
+        for buckets in (self._requests, self._connections):
+            for key in [k for k, b in buckets.items() if b is not except_for and b.is_full(now_s)]:
+                del buckets[key]
+        self._drop_above = max(_BUCKETS_MAX, 2 * self.bucket_count)
+        self.version += 1
+
+    def _new(self, rate: float, longest_s: float | None = None) -> TokenBucket:
+        # At least one request is free, even if the rate is too low for one.
+        burst = max(rate * self._burst_s, 1.0)
+        return TokenBucket(rate, burst=burst, longest_s=longest_s or self._longest_s, now_s=self.now_s())

@@ -12,10 +12,10 @@ from gateway.authorization.acls import AclsUnreadable
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
+from gateway.limits import QuotaRules, Quotas, QuotasError, read_quotas
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.listener import CannotListen, allow_open_files, files_for
 from gateway.net.server import Gateway, GatewayOptions
-from gateway.quotas import QuotaRules, Quotas, QuotasError, read_quotas
 from gateway.running import RunningGateway, Started, kafka_readiness, loop_watched, running_on_thread
 from gateway.security.authentication import SecurityError
 from gateway.telemetry.service import ClientTelemetry, TelemetryWriter, expect_topic, telemetry_writer

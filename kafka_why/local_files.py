@@ -1,12 +1,20 @@
-"""Files in a folder of this machine, each replaced as a whole."""
+"""The data folder of a service on this machine: files that are replaced as a whole, and the folder's lock."""
 
 import errno
+import fcntl
 import os
+import socket
 import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 # Folders for records, states and logs. Only the user who runs the coordinator may enter them.
 
@@ -122,3 +130,146 @@ class LocalFiles:
             (self._path / name).unlink(missing_ok=True)
         except OSError as error:
             raise FolderNotWritable(f"{self._path / name} cannot be removed: {error.strerror}") from error
+
+
+# The folder of a service on its own machine: its lock, its log, its status, and most often its checkpoint.
+
+
+LINGERING_JVM_TIMEOUT_S = 60.0
+
+
+class FolderOwner(Struct, frozen=True):
+    """The process that holds the folder's lock. The lock file has it."""
+
+    pid: int
+    host: str
+    since_ms: int
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_ms / 1000, tz=UTC)
+        return f"process id {self.pid} on host {self.host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class ServiceFolder:
+    """The folder of one service. Call `lock` before writing into it.
+
+    `service` is the service's name in errors.
+    """
+
+    def __init__(self, path: Path, service: str = "coordinator") -> None:
+        self.path = path
+        self._service = service
+        self._locks: list[int] = []
+
+    def lock(self) -> int:
+        """Lock the folder for this process. Return the file descriptor that has the lock. A second call has
+        no effect.
+
+        Pass the descriptor to the JVM: it may outlive a killed process for a moment and still finish a batch,
+        for which the next process then waits. Raises FolderError that names the present owner.
+        """
+        if self._locks:
+            return self._locks[0]
+        try:
+            make_private_folder(self.path)
+            warn_if_open(self.path)
+            for name in ("lock", "owner"):
+                self._locks.append(os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o600))
+        except OSError as error:
+            self.unlock()
+            raise FolderError(f"{self.path} cannot be used: {error}") from error
+        lock, owner = self._locks
+        try:
+            self._acquire(lock, owner)
+            _name_owner(lock, self.path)
+        except BaseException:
+            self.unlock()
+            raise
+        fcntl.flock(owner, fcntl.LOCK_EX)  # processes that test this lock release it at once
+        return lock
+
+    def _acquire(self, lock: int, owner: int) -> None:
+        give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S
+        while not _try_lock(lock):
+            holder = _read_owner(lock)
+            if not _try_lock(owner):
+                raise FolderError(f"{self.path} is in use by the {self._service} with {holder}")
+            fcntl.flock(owner, fcntl.LOCK_UN)
+            if time.monotonic() > give_up:
+                raise FolderError(
+                    f"{self.path} is still in use by the Spark JVM of the {self._service} that had {holder}: "
+                    "end that JVM"
+                )
+            # The process has ended and its JVM is ending. flock cannot wait with a time limit.
+            time.sleep(0.05)
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        for fd in self._locks:
+            os.close(fd)
+        self._locks = []
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """Lock the folder during the block (see `lock`)."""
+        lock = self.lock()
+        try:
+            yield lock
+        finally:
+            self.unlock()
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _name_owner(lock: int, folder: Path) -> None:
+    content = msgspec.json.encode(FolderOwner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
+    try:
+        os.truncate(lock, 0)
+        os.pwrite(lock, content, 0)
+    except OSError as error:
+        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _read_owner(lock: int) -> FolderOwner | str:
+    try:
+        return msgspec.json.decode(os.pread(lock, 1024, 0), type=FolderOwner)
+    except msgspec.DecodeError:
+        # A process that is starting has not written it yet.
+        return "an unknown process id"
+
+
+# A batch writes less than this into the checkpoint, unless thousands of groups change in it.
+SPACE_NEEDED_BYTES = 1024 * 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PROBE = ".space"
+
+
+def describe_full_disk(folders: Iterable[Path]) -> str | None:
+    """Return a sentence about the first folder without `SPACE_NEEDED_BYTES` of space, or None.
+
+    The check writes a file, because only a write respects quotas and process limits. A folder that does not
+    exist is skipped: it has another problem.
+    """
+    for folder in folders:
+        try:
+            _write_and_remove(folder / _PROBE)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                return f"the disk is full: {folder} cannot take {SPACE_NEEDED_BYTES} bytes: {error.strerror}"
+            return f"{folder} cannot be written: {error.strerror}"
+    return None
+
+
+def _write_and_remove(path: Path) -> None:
+    try:
+        path.write_bytes(bytes(SPACE_NEEDED_BYTES))
+    finally:
+        path.unlink(missing_ok=True)

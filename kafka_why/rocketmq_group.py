@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX
-from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
+from kafka_why.contract.rocketmq.requests import RETRY_GROUP_TOPIC_PREFIX, ConsumeType, SubscriptionData
 
 TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
 FILTERS_EFFECT = (

@@ -22,9 +22,9 @@ from kafka_why.contract.kafka.snapshot import (
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
-from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import AnyResponse as RocketMqResponse
+from kafka_why.contract.rocketmq.requests import Response as RocketMqResponseBase
+from kafka_why.contract.rocketmq.requests import ResponseCode
 
 # The remaining length of a sentence that lists members, in a shortened record.
 SHORTENED_TEXT_CHARS = 16_384

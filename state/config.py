@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from assignors.kafka import BROKER_ASSIGNORS
 from kafka_why.contract.messages import SettingValue
-from kafka_why.contract.rocketmq.queues import MessageRequestMode
+from kafka_why.contract.rocketmq.requests import MessageRequestMode
 from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.

@@ -16,7 +16,7 @@ from assignors.rocketmq.api import (
     check,
 )
 from kafka_why.contract.protocols.subscriptions import java_order
-from kafka_why.contract.rocketmq.queues import MessageQueue, averagely, averagely_by_circle
+from kafka_why.contract.rocketmq.requests import MessageQueue, averagely, averagely_by_circle
 
 # AVG and AVG_BY_CIRCLE: shares whose sizes differ by at most one.
 #

@@ -10,8 +10,7 @@ import click
 from kafka.errors import KafkaError
 
 from cli.demo.narrator import NotSeen
-from cli.demo.rocketmq_story import RocketMqDemo
-from cli.demo.story import Demo
+from cli.demo.story import Demo, RocketMqDemo
 from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable

@@ -4,8 +4,14 @@ groups.
 
 import click
 
-from cli.groups.change import abort_pending, delete, delete_offsets, release, remove_members
-from cli.groups.coordinator import CoordinatorCluster
+from cli.groups.change import (
+    CoordinatorCluster,
+    abort_pending,
+    delete,
+    delete_offsets,
+    release,
+    remove_members,
+)
 from cli.groups.reset import reset_offsets
 from kafka_why.cli import groups as explainer
 

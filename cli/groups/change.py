@@ -4,11 +4,14 @@ change a group.
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 
 import click
 
-from cli.groups.coordinator import CoordinatorCluster
+from clients.coordinator_client import CoordinatorClient
+from clients.pending import RequestTimedOut
 from kafka_why.cli.groups.common import (
+    Cluster,
     connection_options,
     group_options,
     output_option,
@@ -17,11 +20,19 @@ from kafka_why.cli.groups.common import (
 )
 from kafka_why.cli.output import show, show_json, show_stderr
 from kafka_why.cli.parameters import INT64, ParsedOption
+from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.gather import KnownTypes, describe_groups
-from kafka_why.groups.list_groups import ChosenPartitions, TopicChoice, choose_partitions, parse_topic
+from kafka_why.groups.gather import GroupDescriber, KnownTypes, describe_groups
+from kafka_why.groups.list_groups import (
+    ChosenPartitions,
+    TopicChoice,
+    choose_partitions,
+    parse_topic,
+    pending_transactions,
+)
 from kafka_why.groups.render import (
     UNKNOWN_TOPIC_OR_PARTITION,
     OffsetDeletion,
@@ -33,7 +44,53 @@ from kafka_why.groups.render import (
     removal_table,
 )
 from kafka_why.wording import visible_text
-from operations.admin.requests import GroupRequests, PartitionErrors, Removed
+from operations.admin.requests import GroupRequests, ObservedGroups, PartitionErrors, Removed
+
+# The coordinator behind the subcommands of `groups`, which read and change its groups by requests.
+
+
+CLIENT_ID = "group-coordinator-groups"
+
+
+class CoordinatorCluster(Cluster):
+    """A cluster with a coordinator of this project, or with an observer, whose groups are read only."""
+
+    @cached_property
+    def requests(self) -> GroupRequests:
+        """The requests of an administrator."""
+        if self.layout.is_observed:
+            return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
+        client = CoordinatorClient(
+            self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
+        )
+        return GroupRequests(self._stack.enter_context(client))
+
+    @property
+    def described_by(self) -> GroupDescriber:
+        """The source of descriptions: requests, or the brokers' own `__consumer_offsets`."""
+        return self.requests if self.is_set_up else super().described_by
+
+    def answered_groups(self) -> list[AnyView]:
+        """Return the groups with every change that the coordinator has acknowledged."""
+        self.requests.wait_for_views()
+        return self.groups()
+
+    def pending_transactions(self) -> list[PendingTransaction]:
+        """Return the pending transactions, with every change that the coordinator has acknowledged."""
+        self.requests.wait_for_views()
+        return pending_transactions(self._client_config, self.layout, self._timeout_ms)
+
+    def reason(self, error: Exception) -> str:
+        """Return why a command failed. If the coordinator did not answer in time, add a hint."""
+        if isinstance(error, RequestTimedOut):
+            return (
+                f"{error}. Is the coordinator with the topics {self._prefix}-* running? See also --timeout."
+            )
+        return super().reason(error)
+
+
+# `groups delete`, `delete-offsets`, `remove-members`, `release`, `abort-pending`: the subcommands that change
+# a group.
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from cli.groups.coordinator import CoordinatorCluster
+from cli.groups.change import CoordinatorCluster
 from kafka_why.cli.groups.common import (
     connection_options,
     failure,

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.sealed_file import ExportFile
-from cli.coordinator_parameters import SHARDS, STATE_PARTITIONS
-from cli.data_folder import (
+from cli.coordinator_parameters import (
     PLACE_OPTION,
+    SHARDS,
     STATE_ERRORS,
+    STATE_PARTITIONS,
     cluster,
     coordinator_folder,
     data_dir_option,
@@ -33,7 +34,7 @@ from cli.data_folder import (
 from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import ServiceFolder
 from kafka_why.wording import visible_text
 from operations.stored.frames import answer_json, answer_text, create_views
 from operations.stored.rows import GroupRows, StateTable, rows_of
@@ -41,9 +42,8 @@ from operations.stored.text import group_text, table_text, time_text
 from state.kafka.group import ConfigsOnly
 from streaming.query.storage import storage_at
 from streaming.service.stored_state import moving
-from streaming.service.stored_state.backup import back_up, continue_from
 from streaming.service.stored_state.moving import StoredState, read_stored
-from streaming.service.stored_state.rollback import RollbackRefused, roll_back
+from streaming.service.stored_state.rollback import RollbackRefused, back_up, continue_from, roll_back
 
 
 @click.command("export")

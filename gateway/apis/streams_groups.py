@@ -22,26 +22,24 @@ from gateway.log_text import quoted
 from gateway.wire.codec import Fields
 from gateway.wire.heartbeats import decode_streams_heartbeat
 from kafka_why.contract.kafka.share_requests import TopicImages
-from kafka_why.contract.kafka.streams_requests import (
-    StreamsGroupDescribe,
-    StreamsGroupHeartbeat,
-    StreamsTopology,
-    Subtopology,
-)
+from kafka_why.contract.kafka.snapshot import listed
 from kafka_why.contract.kafka.streams_responses import (
     CreatableStreamsTopic,
     KeyValue,
     StatusCode,
     StreamsEndpoint,
+    StreamsGroupDescribe,
     StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeat,
     StreamsGroupHeartbeatResponse,
     StreamsGroupMemberDescription,
     StreamsStatus,
+    StreamsTopology,
+    Subtopology,
     SubtopologyDescription,
     TaskIds,
     TaskOffset,
 )
-from kafka_why.contract.kafka.wording import listed
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from state.kafka.streams_topics import named_topics, required_topics

@@ -31,7 +31,7 @@ from kafka_why.contract.kafka.responses import OversizedRequestResponse
 from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode, Request
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import ResponseCode
 from kafka_why.topic_reader import ClientError
 
 

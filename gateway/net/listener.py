@@ -14,12 +14,11 @@ import structlog
 
 from gateway.apis.context import Services
 from gateway.fairness import CapacityLimiter
-from gateway.limits import Limits
+from gateway.limits import Limits, Quotas
 from gateway.log_text import RateLimitedWarning
 from gateway.metrics.numbers import DRAINING, TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, GatewayCounts
 from gateway.net.lifecycle import ClientGone
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
-from gateway.quotas import Quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.connections import Upstream

@@ -21,7 +21,7 @@ from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import GroupsView
 from gateway.deliveries.service import Deliveries, DeliveryEvidence, DeliveryReports, delivery_numbers
 from gateway.fairness import CapacityLimiter
-from gateway.limits import Limits
+from gateway.limits import Limits, Quotas
 from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
@@ -40,14 +40,12 @@ from gateway.net.listener import (
 from gateway.net.proxy_protocol import Network
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import Endpoints
-from gateway.quotas import Quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Upstream
-from gateway.upstream.share_groups import Coordinators, ShareGroups
-from gateway.upstream.streams_topics import StreamsTopics
+from gateway.upstream.share_groups import Coordinators, ShareGroups, StreamsTopics
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.connections.client_config import ClientConfig
@@ -80,7 +78,7 @@ class GatewayOptions:
     limits: Limits = field(default_factory=Limits)
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     acls: AclOptions | None = None  # None: every client may do everything
-    quotas: Path | None = None  # a file (`gateway.quotas`)
+    quotas: Path | None = None  # a file (`gateway.limits`)
     expose_internal_topics: bool = False  # clients see the coordinator's own topics as ordinary ones
     consumer_protocol: bool = True
     streams_protocol: bool = True

@@ -5,10 +5,10 @@ from asyncio import Future, Transport
 from collections import deque
 from typing import Any
 
+from gateway.limits import TokenBucket
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.lifecycle import Lifecycle
 from gateway.net.limits.buffers import WriteBufferLimit
-from gateway.quotas import TokenBucket
 
 
 class ResponseSlot:

@@ -18,8 +18,7 @@ from clients.pending import AnyRequest, R
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, CoordinatorBackend
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
-from kafka_why.contract.rocketmq.requests import ConnectionClosed, Unanswered
-from kafka_why.contract.rocketmq.responses import AnyToConnection
+from kafka_why.contract.rocketmq.requests import AnyToConnection, ConnectionClosed, Unanswered
 
 _CHECK_TIMEOUT_MS = 2_000
 _CHECK_AGE_MAX_S = 5.0

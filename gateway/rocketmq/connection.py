@@ -18,7 +18,7 @@ from gateway.rocketmq.joined import (
 )
 from gateway.rocketmq.metrics import counted_code
 from kafka_why.connections.address import Address
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import ResponseCode
 from kafka_why.remoting.answers import decode_cluster, decode_route, rewrite_addresses
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to

@@ -8,8 +8,12 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from gateway.rocketmq.backend import RequestFields
 from gateway.rocketmq.brokers import BrokerAddress
-from kafka_why.contract.rocketmq.requests import RegisterConsumer, RegisterProducer, SubscriptionGroupConfig
-from kafka_why.contract.rocketmq.responses import Response
+from kafka_why.contract.rocketmq.requests import (
+    RegisterConsumer,
+    RegisterProducer,
+    Response,
+    SubscriptionGroupConfig,
+)
 from kafka_why.remoting.bodies import HeartbeatData
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame

@@ -12,7 +12,7 @@ and the coordinator keeps a lock for 60 s after the request. So an answer from a
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageQueue
 
 GRANT_VALID_S = 25.0
 """More than the 20 s between two renewals of a client, so that renewals do not wait for the coordinator."""

@@ -17,7 +17,7 @@ from gateway.net.tls_entry import Endpoint
 from gateway.rocketmq.frame_relay import FrameHandling, FrameRelay
 from gateway.rocketmq.metrics import RocketmqCounts, counted_code
 from gateway.upstream.connections import UpstreamLost
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import ResponseCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
 

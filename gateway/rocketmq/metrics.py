@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from gateway.metrics.numbers import REASONS, DurationHistogram, Family, Numbers, Values
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageQueue
 from kafka_why.remoting.codes import RequestCode
 
 ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gateway.limits import Quotas
 from gateway.log_text import RateLimitedWarning
 from gateway.metrics.numbers import Numbers, Values
 from gateway.net.first_bytes import ConnectionEntry
@@ -17,7 +18,6 @@ from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.listener import AdmissionDecision, CannotListen, Entrance, open_listener, port_of
 from gateway.net.proxy_protocol import proxy_header
 from gateway.net.tls_entry import Endpoints
-from gateway.quotas import Quotas
 from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
 from gateway.rocketmq.connection import (
     BETWEEN_BROKERS,

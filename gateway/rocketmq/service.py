@@ -13,8 +13,7 @@ from gateway.net.listener import CannotListen, allow_open_files, files_for
 from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.exchange import ConnectedClient
-from gateway.rocketmq.facts import ClusterFacts
-from gateway.rocketmq.lags import QueueLags
+from gateway.rocketmq.facts import ClusterFacts, QueueLags
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.peers import Peers, Restart
@@ -34,8 +33,7 @@ from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.connections.used_settings import ClientConfigError
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.rocketmq.requests import SetMessageRequestMode
-from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
+from kafka_why.contract.rocketmq.requests import AnyToConnection, CloseConnection, SetMessageRequestMode
 
 MASTER_ID = 0
 

@@ -24,20 +24,18 @@ from gateway.rocketmq.peers import Peers, Restart, RocketMqGroupsView
 from kafka_why.contract.rocketmq.requests import (
     GetConsumerListByGroup,
     LockBatchMq,
+    LockBatchMqResponse,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
+    RegisterResponse,
     Request,
+    ResponseCode,
     SetMessageRequestMode,
     SubscriptionGroupConfig,
     UnlockBatchMq,
     UnregisterConsumer,
     UnregisterProducer,
-)
-from kafka_why.contract.rocketmq.responses import (
-    LockBatchMqResponse,
-    RegisterResponse,
-    ResponseCode,
     UnregisterResponse,
 )
 from kafka_why.remoting import bodies

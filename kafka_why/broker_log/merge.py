@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kafka_why.broker_log.group import OF_MEMBERS
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from kafka_why.contract.kafka.wording import counted, last_commit_in, listed
+from kafka_why.contract.kafka.snapshot import counted, last_commit_in, listed
 
 _FORMS = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
 _REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED

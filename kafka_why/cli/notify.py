@@ -10,7 +10,14 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.output import (
+    StopEvent,
+    configure_logs,
+    exit_on_signals,
+    show,
+    stop_on_signals,
+    watching_threads,
+)
 from kafka_why.cli.parameters import (
     WEB_URL,
     WholeNumber,
@@ -20,11 +27,10 @@ from kafka_why.cli.parameters import (
     link,
     page_url_option,
 )
-from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
-from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
+from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError, ServiceFolder
 from kafka_why.notify.courier import Delivery, Notifier
 from kafka_why.notify.messages import KINDS, Filter
 from kafka_why.notify.receiver import (
@@ -37,7 +43,6 @@ from kafka_why.notify.receiver import (
     url_in,
 )
 from kafka_why.notify.request_bodies import SHAPES
-from kafka_why.service_folder import ServiceFolder
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
 

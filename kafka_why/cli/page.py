@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, Self
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.output import StopEvent, configure_logs, show, stop_on_signals, watching_threads
 from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options, find_source
 from kafka_why.cli.rocketmq_cluster import namesrv_options
-from kafka_why.cli.signals import StopEvent, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout

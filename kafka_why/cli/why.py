@@ -226,7 +226,7 @@ def _show_found(
 
 
 def _follow(history: History, since_ms: int | None, live: LiveSource, output: str) -> None:
-    from kafka_why.why.follow import Follower
+    from kafka_why.why.live_sources import Follower
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     follower = Follower(history, since_ms, live, show, show_line if output == _LINES else None)

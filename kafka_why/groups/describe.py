@@ -23,11 +23,11 @@ from kafka_why.contract.kafka.snapshot import (
     MemberSnapshot,
     flat,
 )
+from kafka_why.contract.protocols.streams_protocol import ACTIVE, role_and_task, task_holder
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
 from kafka_why.groups.list_groups import TYPES, GroupOffsets, OffsetWithEpoch
 from kafka_why.groups.streams import StreamsRow, process_of, streams_row
 from kafka_why.lag.definitions import LogBounds, lag_records
-from kafka_why.streams_tasks import ACTIVE, role_and_task, task_holder
 from kafka_why.wording import partition_list
 
 Partitions = dict[str, list[int]]

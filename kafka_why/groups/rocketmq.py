@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from kafka_why.contract.rocketmq.history import ConnectionSnapshot, GroupSnapshot
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX
-from kafka_why.contract.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.requests import RETRY_GROUP_TOPIC_PREFIX, MessageModel
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
 from kafka_why.rocketmq_group import (
     SUBSCRIPTIONS_EFFECT,

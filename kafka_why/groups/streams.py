@@ -5,7 +5,7 @@ from collections import Counter
 from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot, flat
-from kafka_why.streams_tasks import ACTIVE, STANDBY, WARM_UP, role_and_task
+from kafka_why.contract.protocols.streams_protocol import ACTIVE, STANDBY, WARM_UP, role_and_task
 from kafka_why.wording import Column, VisibleText, count, render_table
 
 MAX_TASKS = 20

@@ -18,9 +18,17 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.rocketmq.history import ConnectionSnapshot
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqGroup
 from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_counts
-from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges
 from kafka_why.metrics.metrics_state import MetricsState, TopicCounts
-from kafka_why.metrics.series import SeriesSelection, add_others, filled, fits, without_series
+from kafka_why.metrics.series import (
+    EXPORTER,
+    OWN,
+    SeriesSelection,
+    add_others,
+    filled,
+    fits,
+    lag_gauges,
+    without_series,
+)
 from kafka_why.rocketmq_group import RocketMqGroupState, consume_mode, group_state
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"

@@ -32,13 +32,12 @@ from kafka_why.contract.messages import ErrorCode, GroupType
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqGroup
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
+from kafka_why.contract.rocketmq.requests import AnyToConnection, ResponseCode
 from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, ownership, troubles
 from kafka_why.lag.lag_book import LagBook
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.consumer_groups import EpochCounts
-from kafka_why.metrics.lags import GroupLags, LagTotals
-from kafka_why.metrics.series import SeriesBounds, SeriesGroups, SeriesSelection
+from kafka_why.metrics.series import GroupLags, LagTotals, SeriesBounds, SeriesGroups, SeriesSelection
 
 G = TypeVar("G")
 

@@ -15,8 +15,7 @@ from kafka_why.contract.service import (
     ShareStateSummary,
     TransactionsSummary,
 )
-from kafka_why.metrics.lags import OWN
-from kafka_why.metrics.series import filled
+from kafka_why.metrics.series import OWN, filled
 from kafka_why.service_state import GatewayState
 
 _DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)

@@ -23,10 +23,9 @@ from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.collector import MetricsStateCollector
 from kafka_why.metrics.http import HealthCheck, HttpPort
-from kafka_why.metrics.lags import OWN
 from kafka_why.metrics.metrics_state import MetricsState
 from kafka_why.metrics.process import ProcessCollector, ServiceReadings, process_metrics
-from kafka_why.metrics.series import SeriesBounds
+from kafka_why.metrics.series import OWN, SeriesBounds
 from kafka_why.service_state import BatchesState, ServiceState, durations
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader, reader_and_admin
 

@@ -17,8 +17,7 @@ from kafka_why.contract.kafka.history import (
     MemberState,
 )
 from kafka_why.contract.kafka.offsets import Offset
-from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, named
-from kafka_why.contract.kafka.wording import last_commit
+from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, last_commit, named
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,

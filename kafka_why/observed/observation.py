@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from kafka_why.contract.kafka.history import CONSUMER, DEAD, STREAMS, EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.wording import listed as shortened
+from kafka_why.contract.kafka.snapshot import listed as shortened
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,

@@ -30,8 +30,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from kafka_why.assign.model import InputError, Recorded, recorded_group
-from kafka_why.assign.parsing import group_file
+from kafka_why.assign.model import InputError, Recorded, group_file, recorded_group
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.properties import properties_text
 from kafka_why.contract.kafka.history import HistoryEntry

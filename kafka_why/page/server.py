@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.groups.gather import BrokerGroups
 from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
 from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka_why.broker_groups import BrokerGroup
+from kafka_why.groups.gather import BrokerGroup
 from kafka_why.now import now_ms
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
-from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
+from kafka_why.contract.rocketmq.requests import MessageQueue, MessageRequestMode, SubscriptionGroupConfig
 from kafka_why.remoting.strict_json import MalformedFrame, decode_leniently, tokens
 
 

@@ -19,14 +19,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.json import Decoder
 
 from kafka_why.contract.messages import Int32
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,
+    MessageQueue,
+    MessageQueueAssignment,
+    MessageRequestMode,
     SubscriptionData,
 )
-from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
 from kafka_why.remoting.strict_json import MalformedFrame, decode_body, names_of
 
 BODY_MAX_BYTES = 1_048_576

@@ -11,9 +11,8 @@ from kafka_why.contract.kafka.history import SHARE, STREAMS, ConsumerGroupState,
 from kafka_why.why.causes import UNKNOWN_CAUSE, cause_of_epoch, conversion
 from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
-from kafka_why.why.reconciling import ReconciliationTracker
+from kafka_why.why.reconciling import ReconciliationTracker, compare_tasks, task_moves, tasks_of
 from kafka_why.why.segments import IncarnationHistory, TopicNames, joined_in, removed_in
-from kafka_why.why.tasks import compare_tasks, task_moves, tasks_of
 
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {

@@ -14,7 +14,7 @@ from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionE
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.wording import counted
+from kafka_why.contract.kafka.snapshot import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups

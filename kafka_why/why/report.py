@@ -22,10 +22,10 @@ from kafka_why.why.model import (
 )
 from kafka_why.why.moves import AssignmentDecoder
 from kafka_why.why.rebalances import rebalances_of
+from kafka_why.why.reconciling import streams_now
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, history_notes
 from kafka_why.why.share_state import share_partitions_after
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
-from kafka_why.why.tasks import streams_now
 from kafka_why.wording import Clock, Names, clients_of, count, lasting_name, shortened
 
 OBSERVED = (

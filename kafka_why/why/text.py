@@ -5,16 +5,16 @@ needed.
 from collections.abc import Iterator, Sequence
 
 from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, GroupState
-from kafka_why.contract.kafka.wording import last_commit_in
+from kafka_why.contract.kafka.snapshot import last_commit_in
 from kafka_why.contract.messages import ANONYMOUS
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines
 from kafka_why.why.model import CauseKind, ClientRole, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.reconciling import streams_lines, task_lines
 from kafka_why.why.report import Report, names_in
 from kafka_why.why.share_state import share_lines
-from kafka_why.why.tasks import streams_lines, task_lines
 from kafka_why.why.work import work_lines
 from kafka_why.wording import (
     INDENT,

@@ -31,10 +31,10 @@ from kafka_why.contract.kafka.streams_responses import (
     StreamsGroupDescribeResponse,
     StreamsGroupMemberDescription,
 )
+from kafka_why.contract.protocols.streams_protocol import ACTIVE, STANDBY, WARM_UP
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
 from kafka_why.groups.gather import snapshot_without_times
 from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch
-from kafka_why.streams_tasks import ACTIVE, STANDBY, WARM_UP
 
 AnyDescription = (
     DescribeGroupResponse

@@ -31,7 +31,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import NO_GENERATION, OffsetCommitResponse, TopicErrors
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
-from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe
+from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe
 from kafka_why.contract.messages import ErrorCode, ReleaseGroup, Request, Response
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.gather import Answers, KnownTypes, TopicGroupDescriber

@@ -27,8 +27,7 @@ from assignors.rocketmq.api import (
     NullPointerException,
 )
 from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
-from kafka_why.assign.model import GroupSpec, InputError, Member
-from kafka_why.assign.parsing import ByTopic
+from kafka_why.assign.model import ByTopic, GroupSpec, InputError, Member
 from kafka_why.contract.kafka.history import DEAD, SHARE, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import (
@@ -38,7 +37,7 @@ from kafka_why.contract.protocols.subscriptions import (
     by_topic,
     decode_subscription,
 )
-from kafka_why.contract.rocketmq.queues import MessageQueue, sort_client_ids, sort_queues
+from kafka_why.contract.rocketmq.requests import MessageQueue, sort_client_ids, sort_queues
 from kafka_why.groups.describe import PartitionRow, assigned_partitions
 from kafka_why.sticky.api import Assignor, members_in_order
 from kafka_why.sticky.assignor import CooperativeStickyAssignor

@@ -12,10 +12,9 @@ from msgspec import UNSET, Struct
 from assignors.kafka.sticky_tasks import StickyTaskAssignor, SubtopologyTasks, TargetTasks, TaskMember
 from kafka_why.assign.model import InputError
 from kafka_why.contract.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, NamedPartitions
+from kafka_why.contract.protocols.streams_protocol import ACTIVE, STANDBY
 from kafka_why.contract.protocols.subscriptions import MemberId, by_topic
-from kafka_why.streams_tasks import ACTIVE, STANDBY
-from kafka_why.why.reconciling import flat
-from kafka_why.why.tasks import compare_tasks
+from kafka_why.why.reconciling import compare_tasks, flat
 from operations.assign.compare import NOW, MemberShare, Spread, StrategyResult
 
 STANDBY_REPLICAS = "num.standby.replicas"

@@ -14,9 +14,8 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import AnyAnswered, ConsumerGroupHeartbeat, ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, TopicImages
-from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
-from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.kafka.snapshot import Partitions, counted, listed, named
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
 from kafka_why.contract.messages import ErrorCode, SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.config import (

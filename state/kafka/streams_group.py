@@ -18,10 +18,8 @@ from kafka_why.contract.kafka.history import (
     ConsumerGroupState,
     MemberState,
 )
-from kafka_why.contract.kafka.snapshot import NamedPartitions
-from kafka_why.contract.kafka.streams_requests import StreamsTopology
-from kafka_why.contract.kafka.streams_responses import StreamsEndpoint, TaskIds
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import NamedPartitions, listed
+from kafka_why.contract.kafka.streams_responses import StreamsEndpoint, StreamsTopology, TaskIds
 from state.kafka.group import ModernGroup, Topic
 from state.kafka.streams_topics import (
     ConfiguredTopology,

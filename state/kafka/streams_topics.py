@@ -14,9 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from assignors.kafka.sticky_tasks import SubtopologyTasks
-from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic, StatusCode, StreamsTopicInfo
-from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.kafka.snapshot import counted, listed
+from kafka_why.contract.kafka.streams_responses import (
+    CopartitionGroup,
+    CreatableStreamsTopic,
+    StatusCode,
+    StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
+)
 from state.kafka.group import Topic
 
 KnownTopics = Mapping[str, Topic | None]

@@ -8,17 +8,15 @@ from collections.abc import Callable, Sequence
 
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.requests import (
+    ConsumerListResponse,
     ConsumeType,
     GetConsumerListByGroup,
     MessageModel,
     RegisterConsumer,
-    SubscriptionGroupConfig,
-    UnregisterConsumer,
-)
-from kafka_why.contract.rocketmq.responses import (
-    ConsumerListResponse,
     RegisterResponse,
     ResponseCode,
+    SubscriptionGroupConfig,
+    UnregisterConsumer,
     UnregisterResponse,
 )
 from kafka_why.rocketmq_group import filter_text, shown_subscriptions, subscription_text

@@ -7,8 +7,8 @@ from msgspec import Struct, field
 
 from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
-from kafka_why.contract.rocketmq.requests import AnyAnswered
-from kafka_why.contract.rocketmq.responses import (
+from kafka_why.contract.rocketmq.requests import (
+    AnyAnswered,
     AnyResponse,
     AnyToConnection,
     CloseConnection,

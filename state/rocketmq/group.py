@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,
+    MessageQueue,
     RegisterConsumer,
     RegisterProducer,
     RequestMode,

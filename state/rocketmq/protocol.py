@@ -22,39 +22,35 @@ from kafka_why.contract.messages import (
     ReleaseGroupResponse,
 )
 from kafka_why.contract.rocketmq.history import ConnectionSnapshot, EntryType, GroupSnapshot
-from kafka_why.contract.rocketmq.queues import (
-    RETRY_GROUP_TOPIC_PREFIX,
-    MessageQueue,
-    MessageRequestMode,
-    sort_client_ids,
-    sort_queues,
-)
 from kafka_why.contract.rocketmq.requests import (
+    RETRY_GROUP_TOPIC_PREFIX,
     UNANSWERED,
     AnyRequest,
     ConnectionClosed,
     GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
+    LockBatchMqResponse,
     MessageModel,
+    MessageQueue,
+    MessageQueueAssignment,
+    MessageRequestMode,
     QueryAssignment,
+    QueryAssignmentResponse,
     RegisterConsumer,
     RegisterProducer,
+    RegisterResponse,
     RequestMode,
+    ResponseCode,
     SetMessageRequestMode,
+    SetMessageRequestModeResponse,
     UnlockBatchMq,
+    UnlockBatchMqResponse,
     UnregisterConsumer,
     UnregisterProducer,
-)
-from kafka_why.contract.rocketmq.responses import (
-    LockBatchMqResponse,
-    MessageQueueAssignment,
-    QueryAssignmentResponse,
-    RegisterResponse,
-    ResponseCode,
-    SetMessageRequestModeResponse,
-    UnlockBatchMqResponse,
     UnregisterResponse,
+    sort_client_ids,
+    sort_queues,
 )
 from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig, CoordinatorConfig
 from state.protocol import Failed, Handlers, Outage, Quarantine, Received, StoredKind, cause_of

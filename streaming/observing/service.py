@@ -15,8 +15,8 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
+from kafka_why.local_files import ServiceFolder
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.service_folder import ServiceFolder
 from streaming.observing import output_folder, pipeline
 from streaming.observing.one_observer import check_topics_are_ours, observer_id
 from streaming.observing.operator import SOURCE, ObservingOperator

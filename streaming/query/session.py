@@ -105,7 +105,7 @@ class Session(Closeable):
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
     JVM's output goes to `log_path`. The JVM holds `hold_fd` open until it ends, see
-    `kafka_why.service_folder.Folder.lock`. For the JVM of spark-submit only `ui_port` applies.
+    `kafka_why.local_files.Folder.lock`. For the JVM of spark-submit only `ui_port` applies.
 
     `temporary_folder` is emptied and then has the JVM's temporary files. If it is None, they are in the
     system's folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.

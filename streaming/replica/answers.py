@@ -16,7 +16,7 @@ from kafka_why.contract.early_answers import Commits
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
+from kafka_why.contract.rocketmq.requests import NotifyConsumerIdsChanged
 from state.dispatch import AnyEffects
 from state.kafka.context import Effects, Reply
 from state.rocketmq import context as rocketmq

@@ -21,8 +21,8 @@ from kafka_why.contract.service import (
     TransactionsSummary,
 )
 from kafka_why.lifetimes import Startable
+from kafka_why.local_files import ServiceFolder
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.service_folder import ServiceFolder
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.session import Session

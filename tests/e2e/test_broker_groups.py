@@ -8,8 +8,8 @@ import pytest
 
 from bench.load import kafka_groups
 from embedded.broker import EmbeddedBroker
-from kafka_why.broker_groups import BrokerGroup, BrokerGroups
 from kafka_why.connections.address import Address
+from kafka_why.groups.gather import BrokerGroup, BrokerGroups
 from tests.e2e.gateway_clients import PythonMember, share
 from tests.e2e.harness import wait_until
 from tests.harness.shared import Coordinated

@@ -11,8 +11,7 @@ from checkpoints.metadata import Epoch, OwnerRecord
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.service import ServicePhase
-from kafka_why.local_files import FolderError
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import FolderError, ServiceFolder
 from streaming.service.coordinator import Coordinator
 from streaming.service.starts import Options
 from streaming.service.status import read_status

@@ -8,7 +8,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
 from embedded.broker import EmbeddedBroker
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from gateway.telemetry.service import expect_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (

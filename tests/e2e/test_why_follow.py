@@ -7,7 +7,7 @@ import pytest
 
 from cli import main
 from embedded.broker import EmbeddedBroker, free_ports
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from kafka_why.connections.client_config import ClientConfig
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until

@@ -23,8 +23,8 @@ from structlog.testing import capture_logs
 from embedded import broker_supervision
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
 from embedded.broker_supervision import SupervisedBroker
-from embedded.child_jvm import HOST
 from embedded.jars import broker_archive
+from embedded.java import HOST
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -140,7 +140,7 @@ def test_dead_broker_is_restarted_once_there_is_space_until_it_does_not_stay_up(
 ) -> None:
     """The first check of the space writes to a full device. It removes the link to that."""
     monkeypatch.setattr(broker_supervision, "PAUSES_S", (0.1, 0.1))
-    monkeypatch.setattr("kafka_why.service_folder._PROBE", "probe")
+    monkeypatch.setattr("kafka_why.local_files._PROBE", "probe")
     broker, failures = EmbeddedBroker(tmp_path), list[str]()
     with capture_logs() as logs, SupervisedBroker(broker, failures.append) as supervised:
         servers = supervised.bootstrap_servers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from embedded.rocketmq import BrokerNode, EmbeddedRocketMq, RocketMqFailed
 from tests.harness.rocketmq_cluster import RocketMqAt, RocketMqCluster, address_of, new_group
 from tests.harness.waiting import wait_until

@@ -17,7 +17,7 @@ from typing import Any, Self
 from kafka.errors import KafkaError
 
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity

@@ -20,9 +20,8 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.limits import Limits
+from gateway.limits import NO_RULES, Limits, QuotaRules, Quotas
 from gateway.net.server import Gateway, GatewayOptions
-from gateway.quotas import NO_RULES, QuotaRules, Quotas
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka_why.lag.brokers import INTERVAL_S
-from kafka_why.metrics.lags import lag_gauges
+from kafka_why.metrics.series import lag_gauges
 from tests.harness.scraped import Scraped
 
 GROUP, TOPIC, MEMBER = "orders", "purchases", "worker-1"

@@ -4,7 +4,7 @@ import random
 import socket
 from contextlib import ExitStack, suppress
 
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from kafka_why.connections.address import Address
 
 # Below Linux's ephemeral range, because an outgoing connection may take a port of that meanwhile.

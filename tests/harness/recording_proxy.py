@@ -9,7 +9,7 @@ from typing import Self
 
 from kafka.protocol.api_key import ApiKey
 
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 
 
 class RecordingProxy:

@@ -3,25 +3,24 @@
 from typing import TypedDict
 
 from kafka_why.contract.rocketmq.history import HistoryEntry
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
     LockBatchMq,
+    LockBatchMqResponse,
     MessageModel,
+    MessageQueue,
+    MessageRequestMode,
     QueryAssignment,
+    QueryAssignmentResponse,
     RegisterConsumer,
+    RegisterResponse,
+    ResponseCode,
     SetMessageRequestMode,
+    SetMessageRequestModeResponse,
     SubscriptionData,
     SubscriptionGroupConfig,
     UnregisterConsumer,
-)
-from kafka_why.contract.rocketmq.responses import (
-    LockBatchMqResponse,
-    QueryAssignmentResponse,
-    RegisterResponse,
-    ResponseCode,
-    SetMessageRequestModeResponse,
 )
 from state.config import BrokerConfig
 from state.protocol import Received

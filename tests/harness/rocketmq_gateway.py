@@ -29,7 +29,7 @@ from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.history import GroupSnapshot
-from kafka_why.contract.rocketmq.responses import AnyToConnection
+from kafka_why.contract.rocketmq.requests import AnyToConnection
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, decode_header, encode_frame, header_length, response_to
 from state.config import CoordinatorConfig

@@ -12,13 +12,14 @@ from random import Random
 from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.requests import DescribeGroup, JoinGroup, OffsetCommit, Protocol
 from kafka_why.contract.messages import ReleaseGroup
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
+    MessageQueue,
+    MessageRequestMode,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,

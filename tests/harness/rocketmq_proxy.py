@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from embedded.child_jvm import ChildJvm
 from embedded.jars import class_path, jar_paths
-from embedded.java import QUICK_COMPILER, find_java
+from embedded.java import QUICK_COMPILER, ChildJvm, find_java
 from tests.harness.certificates import Authority
 from tests.harness.java_program import ReportingProgram
 from tests.harness.java_tools import classpath_options, compiled

@@ -22,7 +22,7 @@ from kafka.admin import (
 )
 
 from embedded.broker import EmbeddedBroker, Ports, escaped, free_ports
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from tests.harness.certificates import Authority, Issued

@@ -17,14 +17,12 @@ from kafka_why.contract.kafka.requests import (
     OffsetCommit,
     TopicMetadata,
 )
-from kafka_why.contract.kafka.streams_requests import (
-    StreamsGroupDescribe,
-    StreamsGroupHeartbeat,
-    StreamsTopology,
-)
 from kafka_why.contract.kafka.streams_responses import (
     StreamsEndpoint,
+    StreamsGroupDescribe,
+    StreamsGroupHeartbeat,
     StreamsGroupHeartbeatResponse,
+    StreamsTopology,
     TaskIds,
     TaskOffset,
 )

@@ -22,18 +22,16 @@ from collections.abc import Callable, Collection
 
 from kafka_why.contract.kafka.requests import AnyRequest
 from kafka_why.contract.kafka.responses import AnyResponse
-from kafka_why.contract.kafka.streams_requests import (
-    CopartitionGroup,
-    StreamsGroupDescribe,
-    StreamsGroupHeartbeat,
-    StreamsTopology,
-    Subtopology,
-)
 from kafka_why.contract.kafka.streams_responses import (
+    CopartitionGroup,
     KeyValue,
     StreamsEndpoint,
+    StreamsGroupDescribe,
+    StreamsGroupHeartbeat,
     StreamsGroupHeartbeatResponse,
     StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
     TaskIds,
     TaskOffset,
 )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from embedded.broker import Ports, free_ports
-from embedded.child_jvm import HOST
+from embedded.java import HOST
 from kafka_why.connections.address import Address
 
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -18,8 +18,8 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag import definitions
 from kafka_why.lag.brokers import PRECISION_MS
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
-from kafka_why.metrics.lags import GroupLags
 from kafka_why.metrics.metrics_state import MetricsState
+from kafka_why.metrics.series import GroupLags
 from kafka_why.metrics.service import MetricsFollower
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import create_topic, note, wait_until

@@ -24,7 +24,7 @@ from kafka_why.cli.why import why
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.subscriptions import decode_assignment
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import ServiceFolder
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import analyze
 from streaming.observing.service import Observer, ObserverOptions

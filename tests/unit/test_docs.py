@@ -213,7 +213,7 @@ RECORDS = {
     "History": ["kafka/history"],
     "Offsets, transactions, dead letters": ["codec"],
     "Telemetry and deliveries": ["telemetry"],
-    "RocketMQ's groups": ["rocketmq/requests", "rocketmq/responses", "rocketmq/history"],
+    "RocketMQ's groups": ["rocketmq/requests", "rocketmq/history"],
 }
 """The sections of the page of records, and the modules whose public Structs and enumerations they show."""
 

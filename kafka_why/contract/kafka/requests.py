@@ -39,7 +39,7 @@ from kafka_why.contract.kafka.share_requests import (
     TopicImage,
     TopicImages,
 )
-from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe, StreamsGroupHeartbeat
+from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe, StreamsGroupHeartbeat
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 Digest = Annotated[str, Meta(max_length=64)]

@@ -5,22 +5,185 @@ broker name, queue id]. Fields also have data from outside the group: its config
 Source: RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
 """
 
-from enum import StrEnum
-from typing import Annotated, get_args
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, StrEnum
+from typing import Annotated, NamedTuple, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kafka_why.contract.messages import RECORD_VERSION, A, Answered, Int32, Int64
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
-from kafka_why.contract.rocketmq.responses import (
-    ConsumerListResponse,
-    LockBatchMqResponse,
-    QueryAssignmentResponse,
-    RegisterResponse,
-    SetMessageRequestModeResponse,
-    UnlockBatchMqResponse,
-    UnregisterResponse,
-)
+from kafka_why.contract.protocols.subscriptions import java_order
+
+# RocketMQ's queues, and the strategies by which clients divide them.
+
+
+class MessageRequestMode(StrEnum):
+    """The way in which clients get the messages of queues that the broker assigns."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+class MessageQueue(NamedTuple):
+    """A queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int  # from 0; -1 means all queues of a broker
+
+    def __str__(self) -> str:
+        """Return RocketMQ's own text of a queue, which CONSISTENT_HASH hashes and error texts contain."""
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
+
+
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+"""The prefix of the names of retry topics. Clients also subscribe to their group's retry topic. Source:
+MixAll.java.
+"""
+
+
+def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Sort by topic, broker name and number, with strings in the order of Java's String.compareTo."""
+    return sorted(queues, key=lambda q: (java_order(q.topic), java_order(q.broker_name), q.queue_id))
+
+
+def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
+    """Sort in the order of Java's String.compareTo, in which "CID-10" is before "CID-2"."""
+    return sorted(client_ids, key=java_order)
+
+
+def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
+    """Return the consecutive queues of the client `own_cid`. The first clients get one queue more.
+
+    `queues` and `client_ids` are sorted.
+    """
+    index = client_ids.index(own_cid)
+    quota, clients_with_extra = divmod(len(queues), len(client_ids))
+    start = index * quota + min(index, clients_with_extra)
+    return list(queues[start : start + quota + (index < clients_with_extra)])
+
+
+def averagely_by_circle(
+    queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str
+) -> list[MessageQueue]:
+    """Return every n-th queue, where n is the number of clients, for the client `own_cid`.
+
+    `queues` and `client_ids` are sorted.
+    """
+    return list(queues[client_ids.index(own_cid) :: len(client_ids)])
+
+
+# Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
+
+
+# Responses with RocketMQ's response codes and remarks, and the broker's one-way messages to clients.
+
+
+class ResponseCode(IntEnum):
+    """The values of a response's `code`, with RocketMQ's numbers and names."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    GO_AWAY = 1500
+
+
+class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The fields of every response. `remark` is None on success. Readers drop duplicates by `request`, the
+    request's id.
+    """
+
+    group_id: str
+    correlation_id: str
+    request: str
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str | None = None
+    version: int = RECORD_VERSION
+
+
+class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
+    """The part of a heartbeat's answer for one group."""
+
+    is_support_heart_beat_v2: bool = True
+    is_sub_change: bool = True  # a V2 client sends the full form of its next heartbeat
+    changed: bool = False  # the heartbeat changed the group's connections or topics
+    is_new: bool = False  # the connection was new
+
+
+class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
+    """A response with only a code."""
+
+
+class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
+    """The client ids of all connections. An id of two connections occurs twice."""
+
+    consumer_id_list: tuple[str, ...] = ()
+
+
+class LockBatchMqResponse(Response, frozen=True, kw_only=True, tag="LOCK_BATCH_MQ"):
+    """The requested queues that are locked for the client id now."""
+
+    lock_ok_mq_set: tuple[MessageQueue, ...] = ()
+
+
+class UnlockBatchMqResponse(Response, frozen=True, kw_only=True, tag="UNLOCK_BATCH_MQ"):
+    """A response with only a code."""
+
+
+class MessageQueueAssignment(Struct, frozen=True):
+    """A queue of the client, and the request mode for its messages."""
+
+    message_queue: MessageQueue
+    mode: MessageRequestMode
+
+
+class QueryAssignmentResponse(Response, frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
+    """The client's queues. With None it keeps its queues, with () it drops them all."""
+
+    message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
+
+
+class SetMessageRequestModeResponse(Response, frozen=True, kw_only=True, tag="SET_MESSAGE_REQUEST_MODE"):
+    """A response with only a code."""
+
+
+class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A one-way message to a connection."""
+
+    group_id: str
+    connection: str
+    client_id: str
+    request: str  # id of the request, or the scan, that caused it
+    version: int = RECORD_VERSION
+
+
+class NotifyConsumerIdsChanged(ToConnection, frozen=True, kw_only=True, tag="NOTIFY_CONSUMER_IDS_CHANGED"):
+    """Notify a client that the group's client ids changed, so that it rebalances now.
+
+    Without this message, the client rebalances when its own timer fires.
+    """
+
+
+class CloseConnection(ToConnection, frozen=True, kw_only=True, tag="CLOSE_CONNECTION"):
+    """Close a connection that was silent for too long. The client then opens a new connection."""
+
+    reason: str
+
+
+AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
+
+AnyResponse = Response
+"""A response to a request of `kafka_why.contract.rocketmq.requests`."""
+
+
+# Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
+
 
 # A group, topic, client id or connection; RocketMQ bounds some of them more tightly.
 Name = Annotated[str, Meta(max_length=32_767)]

@@ -7,7 +7,7 @@ from msgspec import Struct
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImages
-from kafka_why.contract.kafka.wording import listed, names_change
+from kafka_why.contract.kafka.snapshot import listed, names_change
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.consumer.migration import maybe_downgrade
 from state.kafka.consumer.regex import RegexChange, update_regex

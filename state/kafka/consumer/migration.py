@@ -11,8 +11,7 @@ from assignors.kafka.server_side import is_for_coordinator
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
-from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import Partitions, listed, named
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import listed
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.consumer.target import forget_unused, store_topic_images
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex

@@ -11,8 +11,7 @@ from assignors.kafka import BROKER_ASSIGNORS
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImages
-from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.wording import listed, listed_partitions
+from kafka_why.contract.kafka.snapshot import Partitions, listed, listed_partitions, named
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember

@@ -19,8 +19,7 @@ from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     ShareGroupHeartbeat,
 )
-from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.wording import listed_partitions, names_change
+from kafka_why.contract.kafka.snapshot import Partitions, listed_partitions, named, names_change
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext

@@ -20,7 +20,7 @@ from kafka_why.contract.kafka.responses import (
     DeleteShareGroupOffsetsResponse,
 )
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import listed
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, Topic

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import json
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, Subtopology
-from kafka_why.contract.kafka.streams_responses import EndpointToPartitions, StreamsTopicPartitions
+from kafka_why.contract.kafka.streams_responses import (
+    EndpointToPartitions,
+    StreamsGroupHeartbeat,
+    StreamsTopicPartitions,
+    Subtopology,
+)
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.streams_group import Role, StreamsGroup, StreamsGroupMember, Task, by_subtopology

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from kafka_why.contract.kafka.requests import ReplyTo
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
+from kafka_why.contract.kafka.snapshot import counted
 from kafka_why.contract.kafka.streams_responses import (
     StatusCode,
     StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeat,
     StreamsGroupHeartbeatResponse,
     StreamsStatus,
 )
-from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, restart_group

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, EntryType, MemberState
 from kafka_why.contract.kafka.requests import ReplyTo
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
-from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeatResponse
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat, StreamsGroupHeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern import RequestRefused, bump, no_member, settle_emptied

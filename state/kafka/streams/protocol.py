@@ -27,13 +27,15 @@ from kafka_why.contract.kafka.snapshot import (
     StreamsMemberSnapshot,
     StreamsSnapshot,
 )
-from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe, StreamsGroupHeartbeat, Subtopology
 from kafka_why.contract.kafka.streams_responses import (
     KeyValue,
     StreamsAssignment,
+    StreamsGroupDescribe,
     StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeat,
     StreamsGroupMemberDescription,
     StreamsTopicInfo,
+    Subtopology,
     SubtopologyDescription,
     TaskOffset,
     TopologyDescription,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType, MemberState
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import listed
 from state.kafka.context import RuleId, StepContext
 from state.kafka.streams_group import (
     NO_TASKS,

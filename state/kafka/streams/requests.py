@@ -7,9 +7,14 @@ Source: KafkaApis.handleStreamsGroupHeartbeat, GroupCoordinatorService
 from collections.abc import Collection, Iterable, Sized
 
 from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import TaskIds, TaskOffset
-from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.kafka.snapshot import listed
+from kafka_why.contract.kafka.streams_responses import (
+    StreamsGroupHeartbeat,
+    StreamsTopology,
+    Subtopology,
+    TaskIds,
+    TaskOffset,
+)
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from state.kafka.context import RuleId, StepContext

@@ -5,7 +5,7 @@ Source: GroupMetadataManager.maybeUpdateStreamsTargetAssignment, streams.TargetA
 
 from assignors.kafka.sticky_tasks import StickyTaskAssignor, TaskMember
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.kafka.snapshot import counted, listed
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern import due_in_ms
 from state.kafka.streams.settings import SETTINGS

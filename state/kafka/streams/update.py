@@ -12,7 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat, StreamsTopology
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import StepContext
 from state.kafka.group import Topics, reported

@@ -23,9 +23,8 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.state_stores import describe_damage, remove_torn_state
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import BackgroundThread
-from kafka_why.local_files import FolderError, FolderNotWritable
+from kafka_why.local_files import FolderError, FolderNotWritable, describe_full_disk
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.service_folder import describe_full_disk
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner

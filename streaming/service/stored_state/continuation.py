@@ -19,9 +19,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import SAME_RULES, Checkpoint
-from checkpoints.metadata import CommittedBatch, Epoch, KnownOutage, OwnerRecord
-from checkpoints.spark_logs import (
+from checkpoints.metadata import (
     SPARK,
+    CommittedBatch,
+    Epoch,
+    KnownOutage,
+    OwnerRecord,
     PlannedBatch,
     SparkLogDamaged,
     read_next_watermark_ms,

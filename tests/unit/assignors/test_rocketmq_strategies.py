@@ -19,7 +19,7 @@ from assignors.rocketmq.strategies import (
     allocate_for_pop,
     strategy_named,
 )
-from kafka_why.contract.rocketmq.queues import MessageQueue, sort_client_ids, sort_queues
+from kafka_why.contract.rocketmq.requests import MessageQueue, sort_client_ids, sort_queues
 
 # Every name contains a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
 ROOMS = st.sampled_from(["r1", "r2", "r3"])

@@ -19,7 +19,7 @@ from assignors.rocketmq.strategies import (
     allocate_for_pop,
     strategy_named,
 )
-from kafka_why.contract.rocketmq.queues import MessageQueue, sort_client_ids, sort_queues
+from kafka_why.contract.rocketmq.requests import MessageQueue, sort_client_ids, sort_queues
 
 DATA = Path(__file__).parents[2] / "data"
 POP_PREFIX = "POP/"

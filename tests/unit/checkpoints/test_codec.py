@@ -22,8 +22,14 @@ from msgspec import NODEFAULT, structs
 from checkpoints import codec
 from checkpoints.codec import EARLIER, STATE_VERSION, StateError, StoredGroup
 from kafka_why.contract.kafka.history import MemberState
-from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import KeyValue, StreamsEndpoint, StreamsTopicInfo
+from kafka_why.contract.kafka.streams_responses import (
+    CopartitionGroup,
+    KeyValue,
+    StreamsEndpoint,
+    StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
+)
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import ModernGroup, Topic

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.service_folder import SPACE_NEEDED_BYTES, describe_full_disk
+from kafka_why.local_files import SPACE_NEEDED_BYTES, describe_full_disk
 
 LOOK = """
 import resource, sys
 from pathlib import Path
-from kafka_why.service_folder import describe_full_disk
+from kafka_why.local_files import describe_full_disk
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 print(describe_full_disk([Path(sys.argv[2])]))
 """
@@ -41,7 +41,7 @@ def test_a_folder_without_space_for_a_batch_is_named(tmp_path: Path, space_bytes
 
 
 def test_write_error_of_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_why.service_folder._PROBE", "full")
+    monkeypatch.setattr("kafka_why.local_files._PROBE", "full")
     (tmp_path / "full").symlink_to("/dev/full")
     assert str(describe_full_disk([tmp_path])).endswith("No space left on device")
 

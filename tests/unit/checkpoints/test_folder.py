@@ -11,15 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kafka_why.local_files import FolderError
-from kafka_why.service_folder import FolderOwner, ServiceFolder
+from kafka_why.local_files import FolderError, FolderOwner, ServiceFolder
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import ServiceFolder
 fd = ServiceFolder(Path(sys.argv[1])).lock()
 if sys.argv[2] == "child":
     subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=[fd])
@@ -106,7 +105,7 @@ def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(fold
 def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
     folder: ServiceFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_why.service_folder.LINGERING_JVM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("kafka_why.local_files.LINGERING_JVM_TIMEOUT_S", 0.1)
     with Holder(folder, "child") as holder:
         holder.kill()
         with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid} .*: end that JVM"):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kafka_why.local_files import make_private_folder
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import ServiceFolder, make_private_folder
 
 
 def mode(path: Path) -> int:

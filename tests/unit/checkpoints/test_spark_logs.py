@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.spark_logs import (
+from checkpoints.metadata import (
     PlannedBatch,
     SparkLogDamaged,
     read_next_watermark_ms,

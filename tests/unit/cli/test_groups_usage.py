@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cli.groups import coordinator, groups
-from cli.groups.coordinator import CoordinatorCluster
+from cli.groups import change, groups
+from cli.groups.change import CoordinatorCluster
 from clients.coordinator_client import Header
 from kafka_why.cli.groups import USAGE_EXIT_CODE, common, read
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol
@@ -154,7 +154,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
         known = [kafka_group(timeline.group) for timeline in core.timelines.values()]
         return [view_of(group) for group in known if group is not None]
 
-    monkeypatch.setattr(coordinator, "CoordinatorClient", lambda *_, **__: core)
+    monkeypatch.setattr(change, "CoordinatorClient", lambda *_, **__: core)
     monkeypatch.setattr(common, "layout_on", lambda *_: TopicLayout.named())
     monkeypatch.setattr(common, "list_groups", list_groups)
     assert heartbeat_error(core, "orders") == "COORDINATOR_NOT_AVAILABLE"

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from cli.page_child import PolledCluster
-from cli.run_page import RunPage
+from cli.run import RunPage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout

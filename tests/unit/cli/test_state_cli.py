@@ -6,11 +6,10 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from checkpoints.metadata import Identity
+from checkpoints.metadata import Identity, PlannedBatch
 from checkpoints.sealed_file import ExportHeader, write_export
-from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
-from kafka_why.service_folder import ServiceFolder
+from kafka_why.local_files import ServiceFolder
 
 HEADER = ExportHeader(
     exported_at_ms=1,

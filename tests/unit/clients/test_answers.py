@@ -17,7 +17,7 @@ from kafka_why.contract.kafka import requests as kafka
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, HeartbeatResponse, JoinGroupResponse
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
-from kafka_why.contract.rocketmq.responses import (
+from kafka_why.contract.rocketmq.requests import (
     AnyToConnection,
     CloseConnection,
     NotifyConsumerIdsChanged,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.apis.batch import AT_ONCE
-from gateway.quotas import QuotaRules
+from gateway.limits import QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.kafka.requests import Heartbeat

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gateway.limits import Limits
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
-from gateway.upstream.streams_topics import StreamsTopics
+from gateway.upstream.share_groups import StreamsTopics
 from gateway.wire import codec
 from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic
 

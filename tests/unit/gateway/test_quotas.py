@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import quotas as quotas_module
-from gateway.limits import Limits
-from gateway.quotas import DEFAULT, QuotaRules, Quotas, QuotasError, read_quotas
+from gateway import limits as limits_module
+from gateway.limits import DEFAULT, Limits, QuotaRules, Quotas, QuotasError, read_quotas
 
 FILE = """
 [[quotas]]
@@ -108,7 +107,7 @@ def test_new_quota_rules_keep_the_buckets_of_unchanged_rates() -> None:
 
 
 def test_full_quota_buckets_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas_module, "_BUCKETS_MAX", 10)
+    monkeypatch.setattr(limits_module, "_BUCKETS_MAX", 10)
     now_s = 0.0
     quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}), lambda: now_s)
     busy = quotas.requests_of("ann", "busy")

@@ -1,7 +1,7 @@
 """The grants of queue locks, as a function of time."""
 
 from gateway.rocketmq.grants import GRANT_VALID_S, LockHolder, QueueGrants
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageQueue
 
 HOLDER = LockHolder("g", "c1")
 QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))

@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.rocketmq import lags as lags_module
+from gateway.rocketmq import facts as facts_module
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.facts import ClusterFacts
-from gateway.rocketmq.lags import QueueLags
+from gateway.rocketmq.facts import ClusterFacts, QueueLags
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import ResponseCode
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.why.rocketmq.polled import server
 from tests.harness.rocketmq_gateway import QUEUES, PlayedGateway, heartbeat_body, rocketmq, started
@@ -128,8 +127,8 @@ def test_round_does_not_wait_long_for_a_hanging_server(
     monkeypatch: pytest.MonkeyPatch, stuck: RequestCode, left_out: int, interval_s: float
 ) -> None:
     async def test(gateway: PlayedGateway, poll: Poll) -> None:
-        monkeypatch.setattr(lags_module, "INTERVAL_S", interval_s)
-        monkeypatch.setattr(lags_module, "REQUESTS_PER_S", 10_000)
+        monkeypatch.setattr(facts_module, "INTERVAL_S", interval_s)
+        monkeypatch.setattr(facts_module, "REQUESTS_PER_S", 10_000)
         gateway.broker.stuck.add(stuck)
         with capture_logs() as logs:
             found = await poll()
@@ -142,7 +141,7 @@ def test_round_does_not_wait_long_for_a_hanging_server(
 
 def test_polls_continue_without_old_lags_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(gateway: PlayedGateway, poll: Poll) -> None:
-        monkeypatch.setattr(lags_module, "INTERVAL_S", 0.5)
+        monkeypatch.setattr(facts_module, "INTERVAL_S", 0.5)
         before: list[int] = []
 
         def brokers() -> Iterable[BrokerAddress]:

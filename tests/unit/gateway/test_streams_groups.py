@@ -16,10 +16,10 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis import context
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.security.authentication import ListenerSecurity
-from gateway.upstream import streams_topics
+from gateway.upstream import share_groups
 from gateway.wire import codec
 from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
 from kafka_why.contract.messages import ANONYMOUS
 from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, Right, played, topic_id
 from tests.harness.waiting import until
@@ -88,16 +88,16 @@ def creates(world: GatewayFixture, *, error: int = 0, message: str | None = None
     return asked
 
 
-def created_by(world: GatewayFixture) -> streams_topics.StreamsTopics:
+def created_by(world: GatewayFixture) -> share_groups.StreamsTopics:
     return world.gateway._shared.services.streams_topics
 
 
 @contextmanager
 def later(ms: int) -> Iterator[None]:
     """Let this time pass for heartbeats and failures."""
-    later_s = streams_topics._now_s() + ms / 1_000
+    later_s = share_groups._now_s() + ms / 1_000
     with (
-        patch.object(streams_topics, "_now_s", lambda: later_s),
+        patch.object(share_groups, "_now_s", lambda: later_s),
         patch.object(context, "_now_s", lambda: later_s),
     ):
         yield

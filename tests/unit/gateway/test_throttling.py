@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.quotas import DEFAULT, QuotaRules
+from gateway.limits import DEFAULT, QuotaRules
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, DESCRIBE, HEARTBEAT, JOIN, LIST, commit_fields, join_fields
 from tests.unit.gateway.test_pipelining import beat, nothing_more

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quotas import TokenBucket
+from gateway.limits import TokenBucket
 
 rates = st.floats(0.01, 10_000)
 windows = st.floats(0.1, 60)

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from kafka_why.assign.model import GroupSpec, InputError, Member, Recorded, recorded_group
-from kafka_why.assign.parsing import group_file, parse_members, parse_topics, read_group
+from kafka_why.assign.model import (
+    GroupSpec,
+    InputError,
+    Member,
+    Recorded,
+    group_file,
+    parse_members,
+    parse_topics,
+    read_group,
+    recorded_group,
+)
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.rebalances import rebalances
 from kafka_why.wording import Names

@@ -5,9 +5,9 @@ import json
 import msgspec
 
 from kafka_why.contract.rocketmq.history import GroupSnapshot
-from kafka_why.contract.rocketmq.queues import MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     MessageModel,
+    MessageRequestMode,
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionGroupConfig,

@@ -14,10 +14,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from kafka_why.broker_groups import BrokerGroup
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import Users
+from kafka_why.groups.gather import BrokerGroup
 from kafka_why.page import app as page_app
 from kafka_why.page.app import app
 from kafka_why.page.commands import CoordinatorLog

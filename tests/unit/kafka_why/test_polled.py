@@ -15,10 +15,9 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
-from kafka_why.why import follow
-from kafka_why.why.follow import Follower
+from kafka_why.why import live_sources
 from kafka_why.why.history import History
-from kafka_why.why.live_sources import BrokersClock
+from kafka_why.why.live_sources import BrokersClock, Follower
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
 from kafka_why.wording import VisibleText
@@ -145,7 +144,7 @@ def test_group_of_another_type_starts_a_new_history() -> None:
 
 
 def test_follower_keeps_numbering_rebalances_after_dropping_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_ENTRIES_MAX", 20)
+    monkeypatch.setattr(live_sources, "_ENTRIES_MAX", 20)
     shown: list[VisibleText] = []
     polls = [classic("Stable", member("a", 0, joined_in=n), member(f"b{n}", 1)) for n in range(1, 30)]
     entries = polled(*polls)

@@ -10,8 +10,7 @@ import pytest
 
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.rocketmq.history import GroupSnapshot
-from kafka_why.contract.rocketmq.queues import MessageQueue
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import MessageQueue, ResponseCode
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.rocketmq_cluster import ClusterFollower
 from kafka_why.remoting.codes import RequestCode

@@ -4,15 +4,16 @@ import json
 
 import pytest
 
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,
+    MessageQueue,
+    MessageQueueAssignment,
+    MessageRequestMode,
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
 from kafka_why.remoting import answers, bodies
 from kafka_why.remoting.answers import BrokerData, decode_cluster, decode_route, rewrite_addresses
 from kafka_why.remoting.strict_json import MalformedFrame

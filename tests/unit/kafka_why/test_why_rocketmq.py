@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.history_reader import decode_any_entry
 from kafka_why.contract.rocketmq.history import HistoryEntry
-from kafka_why.contract.rocketmq.queues import MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     MessageModel,
+    MessageRequestMode,
     RegisterConsumer,
     SetMessageRequestMode,
     SubscriptionData,

@@ -4,7 +4,7 @@ from datetime import UTC
 
 from msgspec.structs import replace
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageQueue
 from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes
 from kafka_why.why.rocketmq.polled.model import (
     BrokerView,

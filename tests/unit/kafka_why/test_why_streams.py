@@ -8,9 +8,8 @@ from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.groups.streams import streams_row
 from kafka_why.observed.records import MemberSubscribed, TargetEpoch
 from kafka_why.why.model import AwaitedPartitions, CauseKind, TaskMoves
-from kafka_why.why.reconciling import flat
+from kafka_why.why.reconciling import flat, task_moves
 from kafka_why.why.report import Report, report
-from kafka_why.why.tasks import task_moves
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
 from state.kafka.protocols import view_of

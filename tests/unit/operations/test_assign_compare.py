@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.assign.model import GroupSpec, InputError, Member
-from kafka_why.assign.parsing import parse_members, partitions
+from kafka_why.assign.model import GroupSpec, InputError, Member, parse_members, partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.moves import Holdings, owners
 from kafka_why.wording import Names

@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.streams_requests import StreamsGroupDescribe
+from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.admin.requests import GroupRequests

@@ -7,8 +7,7 @@ from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
-from kafka_why.contract.rocketmq.queues import MessageQueue
-from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
+from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, MessageQueue, SubscriptionData
 from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig

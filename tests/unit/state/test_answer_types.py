@@ -7,7 +7,6 @@ import pytest
 from kafka_why.contract.kafka import requests as kafka
 from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse, Request, Response
 from kafka_why.contract.rocketmq import requests as rocketmq
-from kafka_why.contract.rocketmq import responses as rocketmq_responses
 
 
 @pytest.mark.parametrize(
@@ -23,7 +22,7 @@ def test_every_response_answers_a_request() -> None:
     answered = _tagged(Response) - {ErrorResponse}
     assert answered == set(kafka.ANSWERS)
     assert ReleaseGroupResponse in answered
-    assert {*rocketmq_responses.Response.__subclasses__()} == set(rocketmq.ANSWERS)
+    assert {*rocketmq.Response.__subclasses__()} == set(rocketmq.ANSWERS)
 
 
 def _tagged(base: type[Any]) -> set[type[Any]]:

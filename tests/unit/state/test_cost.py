@@ -17,7 +17,7 @@ from bench.consumer_groups import FormedConsumers
 from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
 from state import timeline as timeline_module
 from state.config import CoordinatorConfig, ModernGroupConfig
 from state.dispatch import AnyDeadline, AnyGroup, due_deadlines

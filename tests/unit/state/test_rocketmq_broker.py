@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConsumeType,
     MessageModel,
+    MessageQueue,
+    MessageRequestMode,
     RegisterConsumer,
+    ResponseCode,
     SetMessageRequestMode,
     SubscriptionData,
 )
-from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.rocketmq.history import EntryType
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     AnyAnswered,
     AnyRequest,
@@ -15,10 +14,14 @@ from kafka_why.contract.rocketmq.requests import (
     GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
+    LockBatchMqResponse,
     MessageModel,
+    MessageQueue,
+    MessageRequestMode,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
+    RegisterResponse,
     SetMessageRequestMode,
     SubscriptionData,
     SubscriptionGroupConfig,
@@ -27,7 +30,6 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
     UnregisterProducer,
 )
-from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
 from state.protocol import Received, cause_of
 from state.rocketmq.context import ConsumerGroupEvent, Effects

@@ -9,19 +9,17 @@ from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType
-from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (
+    CloseConnection,
     ConnectionClosed,
+    ConsumerListResponse,
     GetConsumerListByGroup,
     LockBatchMq,
-    MessageModel,
-    RegisterConsumer,
-)
-from kafka_why.contract.rocketmq.responses import (
-    CloseConnection,
-    ConsumerListResponse,
     LockBatchMqResponse,
+    MessageModel,
+    MessageQueue,
     NotifyConsumerIdsChanged,
+    RegisterConsumer,
     ResponseCode,
 )
 from state import timeline

@@ -19,18 +19,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     LockBatchMq,
+    LockBatchMqResponse,
     MessageModel,
+    MessageQueue,
     RegisterConsumer,
+    RegisterResponse,
     SubscriptionData,
     SubscriptionGroupConfig,
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
 from state.protocol import Received
 from state.rocketmq.context import Effects, ListenerCall

@@ -5,8 +5,13 @@ import pytest
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import DescribeGroupConfigs
 from kafka_why.contract.kafka.responses import DescribeGroupConfigsResponse
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import StreamsEndpoint, StreamsTopicInfo
+from kafka_why.contract.kafka.streams_responses import (
+    StreamsEndpoint,
+    StreamsGroupHeartbeat,
+    StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
+)
 from records.truncation import encode_view
 from state.config import CoordinatorConfig
 from state.kafka.context import StepContext

@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from assignors.kafka.sticky_tasks import SubtopologyTasks
-from kafka_why.contract.kafka.streams_requests import CopartitionGroup, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import KeyValue, StatusCode, StreamsTopicInfo
+from kafka_why.contract.kafka.streams_responses import (
+    CopartitionGroup,
+    KeyValue,
+    StatusCode,
+    StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
+)
 from state.kafka.group import Topic
 from state.kafka.streams_topics import (
     ConfiguredTopology,

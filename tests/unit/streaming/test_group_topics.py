@@ -14,8 +14,12 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
-from kafka_why.contract.kafka.streams_requests import StreamsGroupHeartbeat, StreamsTopology, Subtopology
-from kafka_why.contract.kafka.streams_responses import StreamsTopicInfo
+from kafka_why.contract.kafka.streams_responses import (
+    StreamsGroupHeartbeat,
+    StreamsTopicInfo,
+    StreamsTopology,
+    Subtopology,
+)
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup

@@ -6,7 +6,7 @@ import pytest
 from clients.coordinator_client import decode_response
 from kafka_why.contract.codec import PACK_MAX_REQUESTS, is_pack
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
-from kafka_why.contract.rocketmq.responses import (
+from kafka_why.contract.rocketmq.requests import (
     CloseConnection,
     ConsumerListResponse,
     NotifyConsumerIdsChanged,

@@ -13,7 +13,7 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka import requests as kafka
 from kafka_why.contract.messages import ErrorCode, ErrorResponse, ReleaseGroupResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
-from kafka_why.contract.rocketmq.responses import AnyToConnection
+from kafka_why.contract.rocketmq.requests import AnyToConnection
 from streaming.replica import audit as audit_of_answers
 from streaming.replica.audit import (
     OVERDUE_AFTER_S,

@@ -20,7 +20,7 @@ from checkpoints.checkpoint import Checkpoint
 from clients.coordinator_client import decode_response
 from kafka_why.contract.codec import unpack
 from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_from_query, marker_of
-from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
+from kafka_why.contract.rocketmq.requests import NotifyConsumerIdsChanged
 from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of

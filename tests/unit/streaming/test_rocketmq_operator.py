@@ -8,9 +8,9 @@ from kafka_why.contract.rocketmq.requests import (
     GetConsumerListByGroup,
     MessageModel,
     RegisterConsumer,
+    ResponseCode,
     SubscriptionData,
 )
-from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
 from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state

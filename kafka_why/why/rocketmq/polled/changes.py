@@ -7,9 +7,9 @@ from collections.abc import Iterator, Set
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageQueue
 from kafka_why.rocketmq_group import subscription_text
-from kafka_why.why.follow import clock
+from kafka_why.why.live_sources import clock
 from kafka_why.why.rocketmq.polled.model import (
     GroupPoll,
     PollReport,

@@ -12,9 +12,12 @@ from typing import Any, Self, TypeVar
 from msgspec.structs import replace
 
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
-from kafka_why.contract.rocketmq.requests import SubscriptionData
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    MessageQueue,
+    ResponseCode,
+    SubscriptionData,
+)
 from kafka_why.now import now_ms
 from kafka_why.numbers import parse_whole_number
 from kafka_why.remoting.answers import (

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
-from kafka_why.contract.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.requests import RETRY_GROUP_TOPIC_PREFIX, MessageModel, MessageQueue
 from kafka_why.rocketmq_group import subscription_text
 from kafka_why.wording import number_list
 

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.contract.rocketmq.requests import ResponseCode
 from kafka_why.numbers import parse_whole_number
 from kafka_why.remoting.client import RemotingClient
 from kafka_why.remoting.codes import RequestCode

@@ -7,15 +7,15 @@ if both polls show it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from kafka_why.contract.rocketmq.queues import (
+from kafka_why.contract.rocketmq.requests import (
     RETRY_GROUP_TOPIC_PREFIX,
+    MessageModel,
     MessageQueue,
     averagely,
     averagely_by_circle,
     sort_client_ids,
     sort_queues,
 )
-from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.rocketmq_group import (
     FILTERS_EFFECT,
     SUBSCRIPTIONS_EFFECT,
