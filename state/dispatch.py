@@ -63,8 +63,20 @@ def step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
     """Apply one event to a group of any protocol (`state.kafka.protocols.step`,
-    `state.rocketmq.protocol.step`).
+    `state.rocketmq.protocol.step`), in less time if it is a renewal (`KafkaProtocol.renewals`).
     """
+    if isinstance(event, Received) and not event.late_by_ms:
+        renewal = kafka.RENEWALS.get((type(group), type(event.request)))
+        effects = None if renewal is None else renewal(group, event.request, event.request_id, now_ms)
+        if effects is not None:
+            return effects
+    return general_step(group, group_id, event, now_ms, config)
+
+
+def general_step(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """Apply one event to a group by its protocol's own step."""
     requested = None
     if isinstance(event, (Received, Failed)):
         requested = _TYPE_OF_REQUEST.get(type(event.request))

@@ -344,22 +344,6 @@ def step(
     now_ms: int,
     config: CoordinatorConfig,
 ) -> Effects:
-    """Apply one event as `general_step` does, in less time if it is a renewal (`KafkaProtocol.renewals`)."""
-    if isinstance(event, Received) and not event.late_by_ms:
-        renewal = RENEWALS.get((type(stored), type(event.request)))
-        effects = None if renewal is None else renewal(stored, event.request, event.request_id, now_ms)
-        if effects is not None:
-            return effects
-    return general_step(stored, group_id, event, now_ms, config)
-
-
-def general_step(
-    stored: KafkaGroup | ConfigsOnly | None,
-    group_id: str,
-    event: KafkaEvent,
-    now_ms: int,
-    config: CoordinatorConfig,
-) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
     `stored` is the group, or the settings of a group that does not exist, or None. It is changed in place,

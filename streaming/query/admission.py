@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import IO, NamedTuple
 from zlib import crc32
 
+from msgspec import Struct
+
 from kafka_why.contract.codec import (
     NO_PACKS,
     PACK_SLOTS,
-    UNANSWERED,
     AnyRequest,
     Reason,
     Refusal,
@@ -132,7 +133,7 @@ def takes_packs(shards: int) -> bool:
     return shards <= PACK_SLOTS
 
 
-class LogMessage(NamedTuple):
+class LogMessage(Struct, frozen=True):
     """A message of the log: a record's value, or message `n` of a pack. `id` is the id of the request."""
 
     row: LogRow
@@ -169,8 +170,9 @@ class Admission:
         if isinstance(request, Refusal):
             return self._checked_address(request)
         reply_partitions = self.layout.reply_partitions
-        if not isinstance(request, UNANSWERED) and not 0 <= request.reply_partition < reply_partitions:
-            text = f"reply partition {request.reply_partition} is not one of {reply_partitions}"
+        reply_partition = getattr(request, "reply_partition", 0)  # a request without an answer has none
+        if not 0 <= reply_partition < reply_partitions:
+            text = f"reply partition {reply_partition} is not one of {reply_partitions}"
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
         return self._misdirected(request, message, is_known) or request
 

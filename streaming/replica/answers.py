@@ -85,7 +85,9 @@ class Answers:
         waiting = self._packs.get(reply.reply_partition)
         if waiting is not None and waiting.size_bytes + len(value) > ANSWERS_MAX_BYTES:
             self._close(reply.reply_partition)  # with a large response it could exceed the topic's limit
-        waiting = self._packs.setdefault(reply.reply_partition, _Pack())
+            waiting = None
+        if waiting is None:
+            waiting = self._packs[reply.reply_partition] = _Pack()
         if committed:
             waiting.commits[len(waiting.answers)] = committed
         waiting.answers[request] = value
@@ -100,9 +102,10 @@ class Answers:
             if not self.is_silent and isinstance(effects, rocketmq.Effects):
                 self._notify(effects)
             return
-        request = None if message is None else message.id
-        for answer in effects.replies:
-            self._answer(answer, _committed(effects) if answer.response.request == request else [])
+        committed = _committed(effects) if effects.offsets or effects.transactions else []
+        for reply in effects.replies:
+            is_sender = message is not None and reply.response.request == message.id
+            self._answer(reply, committed if is_sender else [])
         for change in effects.transactions:
             record = transaction_record(effects, change)
             self.transactions.append(

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from checkpoints import codec
 from state.config import BrokerConfig, ConfigChange, CoordinatorConfig, ModernGroupConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, general_step, step
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import DeadlineReached
-from state.kafka.protocols import RENEWALS, general_step
+from state.kafka.protocols import RENEWALS
 from state.protocol import Outage, Received
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, StepFunction, Timeline
@@ -245,7 +245,7 @@ def checked_step(
     """
     copy, renewed = _renewed(group, event, now_ms)
     take_step = step if renewed is None else general_step
-    effects = take_step(group, group_id, event, now_ms, config)  # type: ignore[arg-type] # a Kafka group
+    effects = take_step(group, group_id, event, now_ms, config)
     if isinstance(effects.group, KafkaGroup):
         invariants.check(effects.group)
     if renewed is not None:
