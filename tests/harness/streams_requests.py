@@ -70,7 +70,9 @@ def _subtopology(text: str) -> Subtopology:
         repartition_sink_topics=[word[1:] for word in words if word.startswith(">")],
         repartition_source_topics=repartition,
         copartition_groups=[
-            _copartition(word[1:-1].split(","), sources, [topic.name for topic in repartition])
+            _copartition(
+                list(filter(None, word[1:-1].split(","))), sources, [topic.name for topic in repartition]
+            )
             for word in words
             if word.startswith("{")
         ],
