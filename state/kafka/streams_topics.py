@@ -55,16 +55,15 @@ class TopologyProblem(Struct, frozen=True):
 
     status: StatusCode
     detail: str
-    topics: list[str]  # that the reason is about
     # Missing internal topics that are known not to exist, sorted by name.
     create: list[CreatableStreamsTopic] = []
     is_too_large: bool = False  # there are more tasks than a group may have
 
 
 class _Problem(Exception):
-    def __init__(self, status: StatusCode, detail: str, *topics: str, is_too_large: bool = False) -> None:
+    def __init__(self, status: StatusCode, detail: str, *, is_too_large: bool = False) -> None:
         super().__init__(detail)
-        self.problem = TopologyProblem(status, detail, sorted(topics), is_too_large=is_too_large)
+        self.problem = TopologyProblem(status, detail, is_too_large=is_too_large)
 
 
 def required_topics(topology: StreamsTopology) -> set[str]:
@@ -180,7 +179,7 @@ class _Configuration:
         sources = {name for one in self._subtopologies for name in one.source_topics}
         if missing := sorted(sources - self._existing.keys()):
             status = StatusCode.MISSING_SOURCE_TOPICS
-            raise _Problem(status, f"Source topics are missing: {_listed(missing)}.", *missing)
+            raise _Problem(status, f"Source topics are missing: {_listed(missing)}.")
 
     def _decide_repartition_topics(self) -> None:
         """Row KST7: a topic has the number that the client fixed, or else the largest number of the topics
@@ -249,8 +248,7 @@ class _Configuration:
             if name in self._fixed and self._count(name) != count:
                 has = counted(self._count(name), "partition")
                 raise _incorrect(
-                    f"Repartition topic {name} has {has}, but topics copartitioned with it have {count}.",
-                    name,
+                    f"Repartition topic {name} has {has}, but topics copartitioned with it have {count}."
                 )
             if name not in self._fixed:
                 self._decided[name] = count
@@ -293,7 +291,7 @@ class _Configuration:
             exists = self._existing.get(name)
             if exists is not None and exists != topic.partitions:
                 expected = counted(topic.partitions, "partition")
-                raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.", name)
+                raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.")
 
     def _missing(self, internal: Mapping[str, StreamsTopicInfo]) -> TopologyProblem | None:
         """Row KST13."""
@@ -303,7 +301,6 @@ class _Configuration:
         return TopologyProblem(
             StatusCode.MISSING_INTERNAL_TOPICS,
             f"Internal topics are missing: {_listed(list(missing))}.",
-            list(missing),
             [
                 CreatableStreamsTopic(
                     name, topic.partitions, topic.replication_factor or -1, topic.topic_configs
@@ -322,7 +319,7 @@ def _same_count(counts: Mapping[str, int]) -> int:
         first = {count: name for name, count in sorted(counts.items(), reverse=True)}
         names = sorted(counts, key=lambda name: (first[counts[name]] != name, name))
         each = _listed([f"{name} has {counted(counts[name], 'partition')}" for name in names])
-        raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.", *counts)
+        raise _incorrect(f"Copartitioned topics have different numbers of partitions: {each}.")
     return found.pop()
 
 
@@ -342,8 +339,8 @@ def _with_counts(subtopology: Subtopology, internal: Mapping[str, StreamsTopicIn
     )
 
 
-def _incorrect(detail: str, *topics: str) -> _Problem:
-    return _Problem(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail, *topics)
+def _incorrect(detail: str) -> _Problem:
+    return _Problem(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail)
 
 
 def _listed(names: list[str]) -> str:

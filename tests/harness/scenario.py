@@ -1,8 +1,9 @@
 """Scenario files: commands to a group, and their expected outcome.
 
 A file is a sequence of blocks. A block is one command a line, a line `----`, the outcome, and a blank line. A
-block that only prepares the groups ends with a line `....` and has no outcome, because other files have its
-rows. Lines that begin with `#` are comments. All blocks of a file act on the same groups, in order.
+block that ends with a line `....` has no outcome, because other blocks show the same: it prepares the groups,
+or its commands say themselves what is expected. Lines that begin with `#` are comments. All blocks of a file
+act on the same groups, in order.
 """
 
 import re

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import STREAMS
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.groups.streams import streams_row
 from kafka_why.observed.records import MemberSubscribed, TargetEpoch
 from kafka_why.why.model import AwaitedPartitions, CauseKind, TaskMoves
@@ -14,7 +13,7 @@ from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
-from tests.harness.observed_epochs import Said, has, settles, streams_epoch, streams_member, target, topology
+from tests.harness.observed_epochs import Said, has, streams_epoch, streams_member, target, topology
 from tests.harness.observed_log import G, Watched, at
 
 NOW_MS = 60_000
@@ -68,16 +67,6 @@ def test_reasons_of_one_epoch_are_all_shown() -> None:
     assert "waiting for the initial delay, the assignment interval or a heartbeat" in shown
 
 
-def test_group_that_is_ready_again_has_no_reason_any_more() -> None:
-    of = reported(
-        *BEGUN,
-        *at(2_000, streams_epoch(3, -1)),
-        *at(3_000, streams_epoch(4), *settles(STREAMS, 4, a=(0, 1))),
-    )
-    assert of.streams is not None
-    assert of.streams.not_ready is None
-
-
 def test_state_of_a_moved_task_may_be_in_another_thread_of_the_process() -> None:
     before = {
         "a": flat({"active 0": [0, 1, 2]}),
@@ -95,42 +84,6 @@ def test_state_of_a_moved_task_may_be_in_another_thread_of_the_process() -> None
     )
     alone = task_moves(before, after, {})
     assert (alone.promoted, alone.without_copy) == ({}, {"0": [0, 1, 2]})
-
-
-def entry(seq: int, type_: EntryType, **fields: object) -> HistoryEntry:
-    given: dict[str, object] = {"from_state": "Stable", "to_state": "Stable", "reason": "", "member_id": None}
-    given |= fields
-    return HistoryEntry(
-        version=RECORD_VERSION,
-        type=type_,
-        group_id=G,
-        incarnation="r-0-0",
-        seq=seq,
-        at_ms=seq * 1_000,
-        generation=seq,
-        rule="",
-        cause=f"r-0-{seq}",
-        group_type=STREAMS,
-        **given,  # type: ignore[arg-type]
-    )
-
-
-def test_requested_shutdown_is_reported_until_the_group_is_empty() -> None:
-    asked = entry(1, EntryType.SHUTDOWN_REQUESTED, member_id="a")
-    assert "Shutdown    requested by a at 1970-01-01 00:00:01" in report_text(
-        report(G, [asked], NOW_MS), Clock()
-    )
-    emptied = entry(2, EntryType.EMPTY, to_state="Empty")
-    assert "Shutdown" not in report_text(report(G, [asked, emptied], NOW_MS), Clock())
-
-
-def test_missing_standby_tasks_are_named() -> None:
-    history = [
-        entry(1, EntryType.GROUP_EPOCH_BUMPED, member_id="a", to_state="Assigning", from_state="Empty"),
-        entry(2, EntryType.TARGET_ASSIGNMENT_COMPUTED, targets={}, partitions={"standby 0": [0, 3]}),
-    ]
-    shown = report_text(report(G, history, NOW_MS), Clock())
-    assert "missing  copies of standby tasks 0_0, 0_3, because there are too few processes" in shown
 
 
 STORY = (
@@ -164,6 +117,9 @@ STORY = (
     "stream A -1",
     "at 22s",
     "stream B e5 shutdown=yes",
+    "at 23s",
+    "stream B -1",
+    "stream B2 -1",
 )
 
 
@@ -174,14 +130,16 @@ def played(*commands: str) -> Recorder:
 
 
 def test_group_of_this_coordinator_is_explained_by_its_own_history() -> None:
-    found = report("g", played(*STORY).history, 30_000)
+    found = report("g", played(*STORY[:-3]).history, 30_000)
     shown = report_text(found, Clock())
     assert "why      member A joined; the topics of the topology have changed" in shown
     assert "missing  copies of standby tasks 0_0, 0_1, 0_2, 0_3, because there are too few processes" in shown
     assert "state     no copy there of 0_2, 0_3, which restore it if they have any" in shown
     assert "state     already in the new owner's process for 0_3" in shown
     assert "B  has to give up standby 0 1, or is removed 60.0 s after the request" in shown
+    assert "Not ready" not in shown
     assert "Shutdown    requested by B at 1970-01-01 00:00:22.000" in shown
+    assert "Shutdown" not in report_text(report("g", played(*STORY).history, 30_000), Clock())
     kinds = [(r.cause.kind, r.cause.member_ids) for r in found.rebalances]
     joined_, left = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_LEFT
     assert kinds == [(joined_, ["A"]), (joined_, ["B"]), (joined_, ["B2"]), (left, ["A"])]

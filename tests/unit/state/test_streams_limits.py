@@ -21,7 +21,7 @@ from state.kafka.streams.endpoints import BYTES_MAX, endpoints_for
 from state.kafka.streams.requests import ENTRIES_MAX, SUBTOPOLOGY_ID_MAX
 from state.kafka.streams.update import OFFSETS_MAX
 from state.kafka.streams_group import StreamsGroup, StreamsGroupMember
-from state.kafka.streams_topics import TopologyProblem, configure
+from state.kafka.streams_topics import configure
 from state.protocol import Received
 from tests.harness.scenario_player import ScenarioPlayer
 from tests.harness.streams_requests import topology_of
@@ -69,18 +69,6 @@ def test_view_of_a_group_with_long_ids_is_shortened() -> None:
     ]
     group = StreamsGroup("g", "t-requests-0-0", topology=StreamsTopology(0, subtopologies))
     assert len(encode_view(view_of(group), 100_000)) < 100_000
-
-
-def test_problem_of_copartitioned_topics_names_three() -> None:
-    player = played(
-        "topics a=1 b=2 c=3 d=4 e=5", 'topology "0: a b c d e {0,1,2,3,4}"', "stream A e0 => e2 A[] st2"
-    )
-    problem = group_of(player).configured
-    assert isinstance(problem, TopologyProblem)
-    assert problem.detail.endswith(
-        "a has 1 partition, b has 2 partitions, c has 3 partitions and 2 more topics."
-    )
-    assert problem.topics == ["a", "b", "c", "d", "e"]
 
 
 def test_topology_is_configured_again_only_if_its_topics_have_changed() -> None:
