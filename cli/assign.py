@@ -132,14 +132,18 @@ def assign(options: AssignOptions) -> None:
     configure_logs()
     try:
         group = _group(options)
-        answer = _of_streams(group, options) if isinstance(group, StreamsSpec) else _of_group(group, options)
+        answer = (
+            _streams_results(group, options)
+            if isinstance(group, StreamsSpec)
+            else _group_results(group, options)
+        )
     except InputError as error:
         raise click.ClickException(str(error)) from error
     names = Names([share.member_id for outcome in answer for share in outcome.shares])
     _show(answer, names, options.output, summary=options.summary)
 
 
-def _of_group(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
+def _group_results(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
     if options.standbys:
         raise InputError("--standby-replicas is for streams groups")
     before = _completed(group, options.current, options.weights)
@@ -150,7 +154,7 @@ def _of_group(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
     return answer
 
 
-def _of_streams(group: StreamsSpec, options: AssignOptions) -> list[StrategyResult]:
+def _streams_results(group: StreamsSpec, options: AssignOptions) -> list[StrategyResult]:
     """Return the results for a streams group. The assignor is Kafka's own."""
     gone = [_member_named(name, group.members, {}) for name in options.gone]
     return streams_outcomes(group, gone, options.come, options.standbys)

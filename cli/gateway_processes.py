@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class ProcessFailed(RuntimeError):
-    """A process of the gateway did not start."""
+    """The error when a process of the gateway does not start."""
 
 
 class ServedGateway(Protocol):

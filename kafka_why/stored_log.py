@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
     @property
     def is_marker(self) -> bool:
-        """Return True for the end of a transaction."""
+        """True for the end of a transaction."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
 
     @property
     def is_commit(self) -> bool:
-        """Return True for the marker of a committed transaction. Raises KafkaError."""
+        """True for the marker of a committed transaction. Raises KafkaError."""
         return any(record.commit for record in DefaultRecordBatch(self.data))
 
     def records(self) -> list[StoredRecord]:

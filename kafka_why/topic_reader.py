@@ -183,13 +183,10 @@ class TopicsMissing(ClientError):
 
 
 class BrokersOwn(Enum):
-    """The source that is read if this project's coordinator has no topics.
+    """The source that is read if this project's coordinator has no topics."""
 
-    It is `__consumer_offsets` or, if the principal may not read that, polls of the groups.
-    """
-
-    OFFSETS_TOPIC = 1
-    POLLS = 2
+    OFFSETS_TOPIC = 1  # `__consumer_offsets`
+    POLLS = 2  # polls of the groups, if the principal may not read `__consumer_offsets`
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:

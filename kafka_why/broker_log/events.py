@@ -278,7 +278,7 @@ def events_in(message: str) -> Iterator[LogEvent]:
     The events have neither a time nor a place.
     """
     if message.startswith("[GroupId "):
-        yield from _of_epochs(message)
+        yield from _epoch_events(message)
     elif (found := _NOT_REJOINED.match(message)) is not None:
         for member_id in _listed(found["members"]):
             yield LogEvent(
@@ -297,7 +297,7 @@ def events_in(message: str) -> Iterator[LogEvent]:
         yield replace(event, group_type="classic", reason=event.reason or message)
 
 
-def _of_epochs(message: str) -> Iterator[LogEvent]:
+def _epoch_events(message: str) -> Iterator[LogEvent]:
     found = _OF_GROUP.match(message)
     event = None if found is None else _match(_EPOCHS, found["rest"])
     if found is not None and event is not None:

@@ -59,7 +59,7 @@ def _parse(text: str, to_ms: ToMs, nested: int) -> LogLine | None:
     if brace >= 0 and nested and text.rstrip().endswith("}"):
         fields = _json(text[brace:])
         if fields is not None:
-            return _of_json(fields, text[:brace], to_ms, nested)
+            return _parse_json(fields, text[:brace], to_ms, nested)
     at_ms, has_zone = _time_in(text[: found.start()], to_ms)
     message = _LOGGER.sub("", text[found.end() :], count=1)
     return LogLine(message, int(found["broker"]), at_ms, has_zone)
@@ -73,7 +73,7 @@ def _json(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _of_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> LogLine | None:
+def _parse_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> LogLine | None:
     texts = (text for name in _MESSAGES if isinstance(text := fields.get(name), str))
     inner = next(
         (line for text in texts if (line := _parse(text.rstrip("\r\n"), to_ms, nested - 1)) is not None), None

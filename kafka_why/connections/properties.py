@@ -121,7 +121,7 @@ class _References:
         raise PropertiesError(f"{name} in {self._path}: {provider}:{where} cannot be read: {reason}")
 
 
-def _of_file(where: str) -> str:
+def _read_file_reference(where: str) -> str:
     """Return the content of PATH, or the value of KEY in PATH:KEY."""
     path, colon, key = where.partition(":")
     if not colon or Path(where).is_file():
@@ -129,7 +129,7 @@ def _of_file(where: str) -> str:
     return _parsed(Path(path))[key]
 
 
-def _of_folder(where: str) -> str:
+def _read_folder_reference(where: str) -> str:
     folder, _, name = where.partition(":")
     if Path(name).name != name:
         raise PropertiesError("FOLDER:FILE is needed")
@@ -138,14 +138,14 @@ def _of_folder(where: str) -> str:
 
 _SOURCES: Mapping[str, Callable[[str], str]] = {
     "env": lambda name: environ[name],
-    "file": _of_file,
-    "dir": _of_folder,
-    "directory": _of_folder,
+    "file": _read_file_reference,
+    "dir": _read_folder_reference,
+    "directory": _read_folder_reference,
 }
 _CLASSES: Mapping[str, Callable[[str], str]] = {
     "EnvVarConfigProvider": _SOURCES["env"],
-    "FileConfigProvider": _of_file,
-    "DirectoryConfigProvider": _of_folder,
+    "FileConfigProvider": _read_file_reference,
+    "DirectoryConfigProvider": _read_folder_reference,
 }
 
 

@@ -60,10 +60,10 @@ def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
 
 
 class Clock(NamedTuple):
-    """The content of a clock record. `owner_epoch` is None if the sender made no claim."""
+    """The content of a clock record."""
 
     time_ms: int
-    owner_epoch: int | None
+    owner_epoch: int | None  # None if the sender made no claim
 
 
 def is_clock_record(key: bytes | None, value: bytes | None) -> bool:

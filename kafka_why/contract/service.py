@@ -9,16 +9,13 @@ NO_REPLICA = "off"
 
 
 class ServicePhase(StrEnum):
-    """The phase of a coordinator's process. STANDBY: it waits until the coordinator that owns the topics
-    ends. READY: batches are being committed. RESTARTING: the query failed and is being restarted. FAILING:
-    the same batch fails repeatedly.
-    """
+    """The phase of a coordinator's process."""
 
     STARTING = "starting"
-    STANDBY = "standby"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILING = "failing"
+    STANDBY = "standby"  # it waits until the coordinator that owns the topics ends
+    READY = "ready"  # batches are being committed
+    RESTARTING = "restarting"  # the query failed and is being restarted
+    FAILING = "failing"  # the same batch fails repeatedly
     STOPPED = "stopped"
 
 
@@ -36,16 +33,13 @@ class ServiceStatus(Struct, frozen=True):
 
 
 class ReplicaPhase(StrEnum):
-    """The phase of a replica. SEEDING: it reads its seed. STANDBY: it follows the replica of another
-    coordinator. FOLLOWING: it catches up with the topic, or must not answer. ENDED: it has ended, and the
-    service starts another replica.
-    """
+    """The phase of a replica."""
 
-    SEEDING = "seeding"
-    STANDBY = "standby"
-    FOLLOWING = "following"
+    SEEDING = "seeding"  # it reads its seed
+    STANDBY = "standby"  # it follows the replica of another coordinator
+    FOLLOWING = "following"  # it catches up with the topic, or must not answer
     ANSWERING = "answering"
-    ENDED = "ended"
+    ENDED = "ended"  # the service starts another replica
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True):

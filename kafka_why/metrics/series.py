@@ -260,7 +260,7 @@ def lag_gauges(
     committed = sum(len(of_group.lags) for of_group in groups.values())
     yield without_series("partitions", "Committed offsets", committed - sum(map(len, shown.values())))
     if with_members:
-        yield from _of_members(groups, rows_max)
+        yield from _member_gauges(groups, rows_max)
 
 
 def _by_partition(
@@ -309,7 +309,7 @@ def _trouble(
     return gauge
 
 
-def _of_members(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metric]:
+def _member_gauges(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metric]:
     records = GaugeMetricFamily(
         f"{OWN}_member_lag", "Per member: records that wait at its partitions.", labels=_OF_MEMBER
     )

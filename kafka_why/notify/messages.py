@@ -39,14 +39,10 @@ there is no page.
 
 
 class Status(StrEnum):
-    """The status of a message's event.
+    """The status of a message's event."""
 
-    HAPPENED: the event is over, and has only this message. BEGAN and ENDED: the event lasts for some time,
-    and has both messages.
-    """
-
-    HAPPENED = "happened"
-    BEGAN = "began"
+    HAPPENED = "happened"  # the event is over, and has only this message
+    BEGAN = "began"  # the event lasts for some time, and has a second message, with ENDED
     ENDED = "ended"
 
 

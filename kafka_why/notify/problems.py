@@ -144,7 +144,7 @@ class Sources:
 
     @property
     def is_current(self) -> bool:
-        """Return True if the topics were read to their ends, at most MAX_READ_AGE_S ago."""
+        """True if the topics were read to their ends, at most MAX_READ_AGE_S ago."""
         return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
 
     def troubles(self, now_ms: int) -> Iterator[Trouble]:

@@ -38,13 +38,11 @@ class SecretUnreadable(Exception):
 
 
 class Verdict(Enum):
-    """The result of a request. REFUSED: the receiver will never accept this body. FAILED: another attempt may
-    succeed.
-    """
+    """The result of a request."""
 
     ACCEPTED = "accepted"
-    REFUSED = "refused"
-    FAILED = "failed"
+    REFUSED = "refused"  # the receiver will never accept this body
+    FAILED = "failed"  # another attempt may succeed
 
 
 @dataclass(frozen=True, slots=True)

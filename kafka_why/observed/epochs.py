@@ -180,11 +180,7 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
 
 
 def _remove_away(seen: Observation, news: News) -> None:
-    """Return True if the records show the change that led to this epoch.
-
-    They do if an earlier epoch was read, or if this is the first epoch of a new group with one member. A
-    converted group begins with all its members at once.
-    """
+    """Record that the static members that are away have been removed."""
     for instance_id, (member_id, _) in news.away.items():
         news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
         seen.record(
@@ -198,9 +194,10 @@ def _remove_away(seen: Observation, news: News) -> None:
 
 
 def _is_seen_change(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
-    """Return True if the records show the change that led to this epoch. That is so if an earlier epoch was
-    read, or if this is the first epoch of a new group with one member. A converted group begins with all its
-    members at once.
+    """Return True if the records show the change that led to this epoch.
+
+    They do if an earlier epoch was read, or if this is the first epoch of a new group with one member. A
+    converted group begins with all its members at once.
     """
     is_new = group.seq == CREATION and epoch <= _FIRST_EPOCH_MAX
     return before > 0 or (is_new and len(epochs.news.joined) == len(epochs.subscriptions) <= 1)

@@ -81,7 +81,6 @@ def _build_sighting(
     now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
 ) -> Sighting:
     # Only a poll before the generation is formed shows the members at the beginning.
-    # After the generation is formed, polls show its members instead of the members at the beginning.
     is_early = now.state == GroupState.PREPARING_REBALANCE
     known = list(members) if members is not None and is_early else None
     return Sighting(now.run, now.state, first_ms, within_ms, known, now.seen_ms)

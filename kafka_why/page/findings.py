@@ -173,7 +173,7 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
 
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
-    """Return the members that a rebalance in progress still waits for."""
+    """Return the members that a rebalance in progress still awaits."""
     if rebalance.has_epochs:
         return [one.member_id for one in rebalance.progress if one.settled_after_ms is None]
     came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
@@ -217,7 +217,10 @@ def _lag_findings(facts: GroupFacts, report: Report | None, now_ms: int) -> Iter
 
 
 def _is_rebalance_unseen(view: object) -> bool:
-    """Return the members that a rebalance in progress still awaits."""
+    """Return True if a rebalance of this group leaves no record when it begins.
+
+    The cluster's own coordinator logs a classic group's rebalance only at its assignment.
+    """
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
 

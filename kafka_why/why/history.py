@@ -126,7 +126,7 @@ class _GroupLog:
 
     def entries(self, first: int, end: int) -> Iterator[AnyHistoryEntry]:
         self._reader.start(at={self._events: first})
-        for record in self._of_group({self._events: end}):
+        for record in self._group_records_to({self._events: end}):
             if record.value is not None:
                 yield from entry_in(record.value, self._group_id)
 
@@ -134,14 +134,14 @@ class _GroupLog:
         ends = self._reader.ends([self._groups])
         self._reader.start(beginning=[self._groups])
         table = GroupTable(decode_snapshot)
-        for record in self._of_group(ends):
+        for record in self._group_records_to(ends):
             try:
                 table.apply(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a record of the groups topic cannot be read", key=record.key, error=str(error))
         return next(iter(table.groups), None)
 
-    def _of_group(self, ends: dict[TopicPartition, int]) -> Iterator[Record]:
+    def _group_records_to(self, ends: dict[TopicPartition, int]) -> Iterator[Record]:
         key = self._group_id.encode()
         return (record for record in self._reader.read_to(ends) if record.key == key)
 

@@ -40,16 +40,14 @@ class CauseKind(StrEnum):
 
 
 class RebalanceOutcome(StrEnum):
-    """The end of a rebalance. CONVERTED: the group changed its protocol before the rebalance ended.
-
-    SUPERSEDED: the next rebalance began before the leader's assignment arrived or, in a share group, before
-    every member had its target assignment.
-    """
+    """The end of a rebalance."""
 
     STABLE = "Stable"
     EMPTY = "Empty"
+    # The next rebalance began before the leader's assignment arrived or, in a share group, before every
+    # member had its target assignment.
     SUPERSEDED = "superseded"
-    CONVERTED = "converted"
+    CONVERTED = "converted"  # the group changed its protocol before the rebalance ended
     UNDER_WAY = "under way"
     UNKNOWN = "not in the history"
 
@@ -199,15 +197,11 @@ class StreamsTasks(Struct, frozen=True, kw_only=True):
 
 
 class ClientRole(StrEnum):
-    """The role in a rebalance of a member whose client pushed metrics.
+    """The role in a rebalance of a member whose client pushed metrics."""
 
-    CAUSE: the rebalance began because the member left or expired. REMOVED: the member was removed during the
-    rebalance. AWAITED: the other members waited until it rejoined.
-    """
-
-    CAUSE = "cause"
-    REMOVED = "removed"
-    AWAITED = "awaited"
+    CAUSE = "cause"  # the rebalance began because the member left or expired
+    REMOVED = "removed"  # the member was removed during the rebalance
+    AWAITED = "awaited"  # the other members waited until it rejoined
 
 
 class ClientMetrics(Struct, frozen=True, kw_only=True, gc=False):

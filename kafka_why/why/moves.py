@@ -243,12 +243,12 @@ def _given_up(
 
 def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
     return [
-        _of_member(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
+        _member_moves(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
         for member_id in dict.fromkeys([*before, *after])
     ]
 
 
-def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
+def _member_moves(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
     if before is after:
         return MemberMoves(member_id, len(before), len(after), {}, {})
     gained, lost = by_topic(after - before), by_topic(before - after)

@@ -48,13 +48,13 @@ def rebalances_of(
             if is_of_epochs:
                 found += rebalances_by_epochs(phase, known, is_converted=not is_last_phase, is_last=is_last)
             else:
-                found += _of_generations(
+                found += _rebalances_by_generations(
                     phase, known, assignments, is_converted=not is_last_phase, is_last=is_last
                 )
     return [replace(rebalance, number=number) for number, rebalance in enumerate(found, 1)]
 
 
-def _of_generations(
+def _rebalances_by_generations(
     phase: IncarnationHistory[HistoryEntry],
     known: KnownState,
     assignments: AssignmentDecoder,

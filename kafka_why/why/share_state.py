@@ -194,7 +194,7 @@ def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapsh
 
     Return UNKNOWN if the brokers do not show the settings.
     """
-    brokers = _of_brokers(client_config, group_id)
+    brokers = _broker_settings(client_config, group_id)
     own = {} if view is None or not view.configs else view.configs
     return [UNKNOWN] if brokers is None else differing(own, brokers)
 
@@ -215,7 +215,7 @@ def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> li
     return sentences
 
 
-def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
+def _broker_settings(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
     """Return the group's own settings at the brokers, or None if the principal may not see them."""
     resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
     with closing(kafka_clients.admin(client_config)) as admin:

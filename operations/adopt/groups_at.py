@@ -109,7 +109,7 @@ _MAX_RETRIES = 3
 
 
 class AdoptError(RuntimeError):
-    """The groups of a coordinator cannot be read."""
+    """The error when the groups of a coordinator cannot be read."""
 
 
 class GroupAdmin:

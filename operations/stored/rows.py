@@ -194,7 +194,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         "state_version": state_version,
     }
     return GroupRows(
-        group=GroupRow(**common, **_of_protocol(group)),
+        group=GroupRow(**common, **_protocol_fields(group)),
         members=members,
         offsets=offsets,
         pending=pending,
@@ -204,7 +204,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     )
 
 
-def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
+def _protocol_fields(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     if isinstance(group, RocketMqGroup):
         seen = snapshot(group)
         return {
@@ -248,7 +248,7 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
             client_host=member.client_host,
             group_instance_id=member.group_instance_id,
             is_leader=member.member_id == view.leader_id,
-            **_of_member(group, member),
+            **_member_fields(group, member),
         )
     if not isinstance(group, ClassicGroup):
         return
@@ -264,7 +264,7 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
         )
 
 
-def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
+def _member_fields(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
     if isinstance(group, ClassicGroup):
         stored, assignment = group.members[member.member_id], _assignment(group, member)
         return {

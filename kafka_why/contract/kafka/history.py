@@ -42,17 +42,12 @@ LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
 
 
 class ConsumerGroupState(StrEnum):
-    """The state of a consumer group, which follows from its epochs and its members (rows GS1 to GS4).
+    """The state of a consumer group, which follows from its epochs and its members (rows GS1 to GS4)."""
 
-    Empty: the group has no members. Assigning: the group epoch is greater than the epoch of the target
-    assignment. Reconciling: a member has not reached its target assignment. Stable: every member has reached
-    it.
-    """
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
+    EMPTY = "Empty"  # no members
+    ASSIGNING = "Assigning"  # the group epoch is greater than the epoch of the target assignment
+    RECONCILING = "Reconciling"  # a member has not reached its target assignment
+    STABLE = "Stable"  # every member has reached its target assignment
 
 
 class MemberState(StrEnum):

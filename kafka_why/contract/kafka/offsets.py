@@ -40,13 +40,9 @@ class OffsetChange(Struct, frozen=True):
 
 
 class MarkerOutcome(StrEnum):
-    """The effect of a marker on offsets that are pending in a transaction of its producer.
+    """The effect of a marker on offsets that are pending in a transaction of its producer."""
 
-    COMMIT and ABORT: the marker ends their transaction. DROPPED: their transaction ended without a marker, so
-    it was not committed. IGNORED: the marker belongs to an earlier transaction.
-    """
-
-    COMMIT = "commit"
-    ABORT = "abort"
-    DROPPED = "dropped"
-    IGNORED = "ignored"
+    COMMIT = "commit"  # the marker ends their transaction
+    ABORT = "abort"  # the marker ends their transaction
+    DROPPED = "dropped"  # their transaction ended without a marker, so it was not committed
+    IGNORED = "ignored"  # the marker belongs to an earlier transaction

@@ -77,7 +77,7 @@ class MemberAssignment(Struct, frozen=True):
 
 
 class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Return the member's assignment in this generation."""
+    """Ask for the member's assignment in this generation."""
 
     generation_id: Int32
     member_id: ShortStr
@@ -287,7 +287,7 @@ class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True,
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """Return the settings of one group: the resource GROUP of a DescribeConfigs."""
+    """Ask for the settings of one group: the resource GROUP of a DescribeConfigs."""
 
     # Return the coordinator's settings instead, which brokers have under the same names.
     of_coordinator: bool = False

@@ -63,7 +63,7 @@ class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
 
 
 class PartitionError(Struct, frozen=True):
-    """The outcome for one partition."""
+    """The error code of one partition."""
 
     partition_index: int
     error_code: ErrorCode

@@ -190,12 +190,10 @@ Name = Annotated[str, Meta(max_length=32_767)]
 
 
 class MessageModel(StrEnum):
-    """The division of queues. CLUSTERING: the clients divide the queues. BROADCASTING: each client reads all
-    queues.
-    """
+    """The division of queues."""
 
-    BROADCASTING = "BROADCASTING"
-    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"  # each client reads all queues
+    CLUSTERING = "CLUSTERING"  # the clients divide the queues
 
 
 class ConsumeType(StrEnum):
@@ -342,7 +340,7 @@ class UnlockBatchMq(Request[UnlockBatchMqResponse], frozen=True, kw_only=True, t
 
 
 class QueryAssignment(Request[QueryAssignmentResponse], frozen=True, kw_only=True, tag="QUERY_ASSIGNMENT"):
-    """Return this client's queues of a topic. `topic_queues` is None if the topic's route is unknown."""
+    """Ask for this client's queues of a topic. `topic_queues` is None if the topic's route is unknown."""
 
     topic: Name
     message_model: MessageModel

@@ -94,7 +94,7 @@ def _topics(raw: RawRecord) -> AnyRecord:
     )
 
 
-def _of_member(
+def _member_record(
     content: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
 ) -> AnyRecord:
     """Return the `content` of a record about one member. `read` decodes a value that is no tombstone."""
@@ -207,9 +207,9 @@ def partitions_of(topics: Iterable[Any]) -> Partitions:
 
 
 _ROLES = ((ACTIVE, "active"), (STANDBY, "standby"), (WARM_UP, "warmup"))
-_SUBSCRIBED = partial(_of_member, records.MemberSubscribed, subscription_of)
-_TARGET = partial(_of_member, records.MemberTarget, _target)
-_ASSIGNED = partial(_of_member, records.MemberAssigned, _assignment)
+_SUBSCRIBED = partial(_member_record, records.MemberSubscribed, subscription_of)
+_TARGET = partial(_member_record, records.MemberTarget, _target)
+_ASSIGNED = partial(_member_record, records.MemberAssigned, _assignment)
 _WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
 # By the type of the record: CoordinatorRecordType.java.
 _DECODERS: dict[int, Callable[[RawRecord], AnyRecord]] = {

@@ -26,14 +26,12 @@ from kafka_why.topic_reader import TopicReader, partition_of
 
 
 class Verdict(StrEnum):
-    """The probable fault. POISON: some records fail on every member. BAD_MEMBER: one member fails. OUTAGE:
-    all fail.
-    """
+    """The probable fault."""
 
     NOTHING = "nothing"
-    POISON = "poison"
-    BAD_MEMBER = "bad member"
-    OUTAGE = "outage"
+    POISON = "poison"  # some records fail on every member
+    BAD_MEMBER = "bad member"  # one member fails
+    OUTAGE = "outage"  # all members fail
 
 
 class SuspectLine(Struct, frozen=True, kw_only=True):
