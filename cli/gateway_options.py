@@ -56,7 +56,7 @@ class Listening:
     acls_interval_s: float
     super_users: str
     allow_everyone_if_no_acl_found: bool
-    # Of the addresses of brokers in responses; (): the address that clients connected to.
+    # Templates of the brokers' addresses in responses; (): the address that clients connected to.
     templates: tuple[Template, ...]
     limits: Limits
     quotas: Path | None  # None: clients have none

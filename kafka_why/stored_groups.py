@@ -109,7 +109,6 @@ class LogPart:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
-        """Add the batch's records to their groups."""
         try:
             records = batch.records()
         except CorruptRecordError as error:
@@ -145,7 +144,7 @@ class GroupNews(NamedTuple):
     offsets: dict[tuple[str, int], tuple[int, int]]  # committed offsets
     anew: bool  # `entries` replace all earlier ones, instead of following them
     partition: int = -1
-    # Of the records in `partition` that led to the entries; empty for polls.
+    # Offsets of the records in `partition` that led to the entries; empty for polls.
     entry_offsets: Sequence[int] = ()
 
 

@@ -172,8 +172,8 @@ class LogWalk:
     def __init__(self, first: int, end: int, wanted: bytes) -> None:
         self.first = first
         self.next_offset = first  # to fetch next
-        # Since when no record is missing: timestamp of the first batch, or of the first after the last gap
-        # that compaction left.
+        # From this time on no record is missing. It is the timestamp of the first batch, or of the first one
+        # after the last gap that compaction left.
         self.whole_from_ms: int | None = None
         self.last_ms: int | None = None  # timestamp of the last batch
         self.is_whole = True  # there is no gap

@@ -53,9 +53,9 @@ class GroupSpec:
     topics: Mapping[str, int]
     members: Mapping[MemberId, Member]
     current: Holdings | None = None  # None if unknown; may have members that have left
-    # At least 0; a missing partition has 0.
+    # Weights are at least 0. A partition without a weight has 0.
     weights: Mapping[TopicPartition, int] = field(default_factory=dict)
-    # For each partition of a topic, the leader's rack first; missing topics: unknown.
+    # The racks of each partition of a topic, the leader's first. Those of missing topics are unknown.
     racks: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

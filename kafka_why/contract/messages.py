@@ -120,8 +120,8 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     api_version: Int16
     client_id: ShortStr = ""
     client_host: ShortStr = ""
-    # The client's, in Kafka's form `User:NAME`; None if unknown. A sender with WRITE on the requests topic
-    # can name any.
+    # The client's principal, in Kafka's form `User:NAME`; None if unknown. A sender with WRITE on the
+    # requests topic can name any.
     principal: ShortStr | None = None
     # Only the query answers, in the batch that also writes the views, offsets and history. Replicas do not
     # answer.

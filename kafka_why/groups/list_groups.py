@@ -153,7 +153,7 @@ class GroupOffsets:
     """All committed offsets of a group. They are empty if `error_code` is set."""
 
     committed: Mapping[TopicPartition, OffsetWithEpoch] = field(default_factory=dict)
-    # Committed if their transactions commit.
+    # Offsets that are committed if their transactions commit.
     pending: Mapping[TopicPartition, int] = field(default_factory=dict)
     error_code: ErrorCode = ErrorCode.NONE
 

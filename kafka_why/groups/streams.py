@@ -32,8 +32,8 @@ class StreamsRow(Struct, frozen=True, kw_only=True):
     shutdown_requested_by: str | None
     initial_deadline_ms: int | None  # until then the first target assignment waits for members
     stale_members: list[str]  # with an older topology
-    # By task, members whose state was behind the changelog topics, with the records that were missing at the
-    # member's last report.
+    # For each task, the members whose state was behind the changelog topics, with the records that were
+    # missing at the member's last report.
     behind: dict[str, dict[str, int]]
 
 

@@ -221,7 +221,7 @@ class LagBook:
         """Replace all committed offsets of a group."""
         for partition in self._groups.get(group_id, {}).keys() - commits.keys():
             del self._groups[group_id][partition]
-        # With the time of the commit.
+        # A commit is an offset, and the time of the commit.
         for partition, (offset, at_ms) in commits.items():
             self._set_commit(group_id, partition, offset, at_ms)
         if not commits:

@@ -297,7 +297,6 @@ class MetricsState:
 
 
 def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:
-    """Store a group's row, or delete it for None."""
     if group is None:
         table.pop(group_id, None)
     else:

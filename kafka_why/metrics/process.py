@@ -98,7 +98,6 @@ def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[M
 
 
 def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
-    """Yield the metrics of transactions whose outcome has not reached the groups."""
     yield from _gauges(
         (
             "transactions_pending",

@@ -155,7 +155,7 @@ class DurationCounts:
     """A histogram of durations since the start of this process."""
 
     whole_ms: int = 0
-    # By bound: durations within it that exceed the next smaller bound.
+    # The number of durations within each bound that exceed the next smaller bound.
     within: Counter[float] = field(default_factory=Counter)
 
     def add(self, took_ms: int) -> None:

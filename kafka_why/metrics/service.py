@@ -79,7 +79,6 @@ class MetricsFollower(FollowerThread):
     def _follow(
         self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
     ) -> None:
-        """Read until stopped."""
         while not self._stopped.is_set():
             try:
                 for record in reader.poll(_POLL_MS):

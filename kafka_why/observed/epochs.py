@@ -102,7 +102,6 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
 
 
 def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    """Remove a member that left."""
     has = epochs.assigned.get(member_id)
     if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         # Left temporarily: the next record may show it under a new member id.

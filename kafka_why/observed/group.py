@@ -128,7 +128,7 @@ class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
     subscriptions: dict[str, MemberSubscription] = field(default_factory=dict)
     assigned: dict[str, Assigned] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
-    # Written since the last record of a target epoch.
+    # Targets that were written since the last record of a target epoch.
     changed_targets: dict[str, Partitions] = field(default_factory=dict)
     topics: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
     classic: Classic | None = None  # as `epochs`, None in a group that has only offsets
     epochs: Epochs | None = None
-    # Of rebalances whose generation has not been read yet.
+    # Sightings of rebalances whose generation has not been read yet.
     sightings: list[Sighting] = field(default_factory=list)
 
     @property

@@ -60,7 +60,7 @@ class GroupEpoch(Struct, frozen=True):
     epoch: int
     metadata_hash: int  # 0 before Kafka 4.1
     kind: str = "consumer"
-    # Of a streams group: topology epoch whose topics were found valid; -1 if they are not valid.
+    # In a streams group, the topology epoch whose topics were found valid; -1 if they are not valid.
     validated_topology_epoch: int = -1
     assignment_configs: Mapping[str, str] | None = None  # settings of a streams group's assignment
 

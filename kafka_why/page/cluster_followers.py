@@ -169,7 +169,7 @@ class OffsetsFollower(FollowerThread):
                 self._groups.forget_records()
                 self._fleet.complete()
             return False
-        # The one that has been read the least far back.
+        # The partition that has been read the least far back.
         partition = max(left, key=lambda number: self._partitions[number].low_ms)
         at = self._partitions[partition]
         first = max(at.begin, at.low - SLICE_RECORDS)

@@ -305,7 +305,7 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
 def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms: int) -> RebalancePage | None:
     """Return the page of the rebalance that began at `at_ms`, or None."""
     found = report_of(group_id, analysis, now_ms)
-    # Of several in one millisecond, the last, which replaced the others.
+    # Of several rebalances in one millisecond, the last one replaced the others.
     by_time = {r.began_ms: r for r in found.rebalances}
     r = by_time.get(at_ms)
     if r is None:

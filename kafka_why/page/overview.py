@@ -222,7 +222,6 @@ def _last_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _LastHour
 
 
 def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
-    """Yield the group's states."""
     first = analysis.first
     if first.seq > 1:  # the group is older than its first entry
         yield Span(first.from_state, 0, first.at_ms)

@@ -342,7 +342,7 @@ def rebalance_end_ms(r: Rebalance, now_ms: int) -> int:
     """Return the end of a rebalance. If it is in progress, that is now."""
     if r.ended_ms is not None:
         return r.ended_ms
-    # Its beginning if its end is lost.
+    # A rebalance whose end is lost has no length here.
     return max(now_ms, r.began_ms) if r.outcome is RebalanceOutcome.UNDER_WAY else r.began_ms
 
 

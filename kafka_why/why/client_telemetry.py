@@ -67,7 +67,7 @@ class Telemetry:
     """The pushes of a group's members in order of time."""
 
     pushes: Mapping[MemberId, Sequence[Push]] = field(default_factory=dict)
-    # Max.poll.interval.ms of removed members, where known.
+    # The max.poll.interval.ms of removed members, where known.
     poll_intervals_ms: Mapping[MemberId, int] = field(default_factory=dict)
 
 

@@ -136,7 +136,7 @@ class TaskMoves(Struct, frozen=True, kw_only=True):
 
     # The new member's process had the task before, mostly as a standby, so its state is there.
     promoted: dict[str, list[int]]
-    # The others: a stateful task restores its state from its changelog topics.
+    # The new member's process has no copy, so a stateful task restores its state from its changelog topics.
     without_copy: dict[str, list[int]]
     standby: int  # number of standby tasks after the rebalance
     new_standby: int  # of these, in processes that did not have the task before
@@ -149,7 +149,7 @@ class StreamsNow(Struct, frozen=True, kw_only=True):
     not_ready_since_ms: int = 0  # since when
     shutdown_requested_by: str | None = None
     shutdown_at_ms: int = 0
-    # Until then, which may be over, the first target waits for more members.
+    # Until this time, which may be over, the first target waits for more members.
     delayed_until_ms: int | None = None
 
 

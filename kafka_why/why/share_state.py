@@ -101,7 +101,6 @@ class _ShareStateTracker:
                 self._assigned.pop(event.member_id, None)
 
     def _remove(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """Remove the partitions of the entry."""
         # A deletion in an observed group names topics without partitions.
         topics = {topic for topic, numbers in (event.partitions or {}).items() if not numbers}
         gone = {p for p in (*self._requests, *self._initialized) if p in partitions or p.topic in topics}

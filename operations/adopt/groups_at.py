@@ -64,7 +64,7 @@ class AdoptPlan:
     group: FoundGroup
     outcome: AdoptDecision
     reason: str = ""
-    # To commit: missing or different at the target.
+    # The offsets to commit: they are missing or different at the target.
     offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
 
 

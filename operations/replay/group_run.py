@@ -44,7 +44,7 @@ class ReplayStep(Generic[K]):
     at_ms: int  # the group's time
     # A request, deadline or takeover, or a `Refusal` before the message reached the group.
     event: AnyEvent | Refusal
-    # That was being applied, and whose time fires earlier deadlines; None after the last one.
+    # The message that was being applied. Its time fires earlier deadlines. None after the last message.
     message: LogMessage | None
     is_handled: bool  # the recording's last committed batch includes the step
     sent: tuple[SentRecord, ...]
@@ -119,7 +119,7 @@ class GroupRun(Generic[K]):
         self._faults_reported = len(self.timeline.faults)
         letters = {fault.cause: self._failed(fault.cause, fault.traceback, message) for fault in faults}
         for event, at_ms, effects, kept in steps:
-            # Repeated to undo a failed step.
+            # The timeline repeated this step only to undo a failed one.
             if id(effects) not in effective:
                 continue
             sent, too_large = self._sent(effects, message)

@@ -186,7 +186,7 @@ class _Judge:
     ) -> None:
         if not entry.is_handled:
             self.groups[entry.group_id].open += 1
-        # It does not have to be there any longer.
+        # The topic need not have the record any longer.
         elif self._is_gone(what, entry.at_ms, partition):
             self.groups[entry.group_id].gone += 1
         else:

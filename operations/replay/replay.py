@@ -47,7 +47,7 @@ class Replayed:
     group_id: str
     entries: list[ReplayStep[bytes]] = field(default_factory=list)
     group: AnyGroup | None = None  # at the end
-    # Of the entries, if the beginning of the group's log is gone.
+    # Where the entries begin if the beginning of the group's log is gone.
     start: ReplayStart = field(default_factory=ReplayStart)
 
     def group_after(self, number: int) -> AnyGroup | None:

@@ -154,7 +154,7 @@ class TopicContents:
     """The outputs of a recording."""
 
     answers: dict[AnswerName, RecordCopy] = field(default_factory=dict)  # of the query
-    # Of replicas.
+    # Answers of replicas.
     early: dict[AnswerName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
     events: dict[EventName, RecordCopy] = field(default_factory=dict)
     letters: dict[LetterName, RecordCopy] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class ReplayStart(Struct, frozen=True):
     """
 
     is_cut: bool = False  # the beginning of the log is gone
-    # That created the group anew; None if the log has none, so the group cannot be judged.
+    # The request that created the group anew; None if the log has none, so the group cannot be judged.
     request: str | None = None
     incarnation: str = ""
     seq: int = 0

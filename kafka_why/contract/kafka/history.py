@@ -15,23 +15,18 @@ DEAD = "Dead"
 class GroupState(StrEnum):
     """The state of a group in its rebalance.
 
-    Empty: the group has no members. A JoinGroup starts PreparingRebalance.
-
-    PreparingRebalance: JoinGroups are parked until every member has joined or the time is over. The next
-    state is CompletingRebalance, or Empty.
-
-    CompletingRebalance: the generation is formed. SyncGroups are parked until the leader sends the
-    assignment. The next state is Stable.
-
-    Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
-    PreparingRebalance.
-
     Kafka's fifth state, Dead, is the state of a deleted group. Here only responses and the history have it.
     """
 
+    # The group has no members. A JoinGroup starts PreparingRebalance.
     EMPTY = "Empty"
+    # JoinGroups are parked until every member has joined or the time is over. The next state is
+    # CompletingRebalance, or Empty.
     PREPARING_REBALANCE = "PreparingRebalance"
+    # The generation is formed. SyncGroups are parked until the leader sends the assignment. The next state is
+    # Stable.
     COMPLETING_REBALANCE = "CompletingRebalance"
+    # The assignment is known. A JoinGroup with a change, a leave or an expiry starts PreparingRebalance.
     STABLE = "Stable"
 
 

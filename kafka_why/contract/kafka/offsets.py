@@ -15,20 +15,15 @@ NO_POSITION: LogPosition = (-1, 0)
 
 
 class Offset(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A committed offset of one partition, or an offset that is pending in a transaction.
-
-    `expire_at_ms` is None unless the client chose a retention time. `topic_id` has the 16 bytes of the
-    topic's UUID, or is None if unknown. Bytes decode in half the time of a UUID. `position` is the log
-    position of the commit.
-    """
+    """A committed offset of one partition, or an offset that is pending in a transaction."""
 
     offset: int
     leader_epoch: int
     metadata: str
     committed_at_ms: int
-    expire_at_ms: int | None
-    topic_id: bytes | None
-    position: LogPosition = NO_POSITION
+    expire_at_ms: int | None  # None unless the client chose a retention time
+    topic_id: bytes | None  # the topic's UUID, None if unknown; bytes decode in half the time
+    position: LogPosition = NO_POSITION  # of the commit in the log
 
 
 class OffsetChange(Struct, frozen=True):

@@ -272,8 +272,8 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     subscribed_topic_regex: ShortStr | None = None
     server_assignor: ShortStr | None = None
     topic_partitions: list[TopicIdPartitions] | None = None
-    # Of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
-    # reach the brokers.
+    # The topics of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender
+    # could not reach the brokers.
     topics: TopicImages | None = None
     regex: RegexResolution | None = None  # of `subscribed_topic_regex`; None as for `topics`
     # The sender shows its client only topics that the client may DESCRIBE.

@@ -41,8 +41,8 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
     member_epoch: Int32  # 0 to join, -1 to leave
     rack_id: ShortStr | None = None
     subscribed_topic_names: list[ShortStr] | None = None
-    # Of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender could not
-    # reach the brokers.
+    # The topics of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender
+    # could not reach the brokers.
     topics: TopicImages | None = None
 
 
@@ -97,7 +97,7 @@ class ShareStatePartition(Struct, frozen=True):
     topic_id: UUID
     partition: PartitionNumber
     error_code: Int16 = 0  # from the share coordinator
-    # With FENCED_STATE_EPOCH: of the state that the share coordinator has, as `start_offset`.
+    # With FENCED_STATE_EPOCH, this and `start_offset` are of the share coordinator's own state.
     state_epoch: Int32 | None = None
     start_offset: Int64 | None = None
 

@@ -135,14 +135,14 @@ class StreamsSnapshot(Struct, frozen=True):
     """
 
     topology_epoch: int | None  # None without a topology
-    # Whose topics were found valid; -1 if they are not valid, and the group is NotReady.
+    # The topology epoch whose topics were found valid; -1 if they are not valid, and the group is NotReady.
     validated_topology_epoch: int
     subtopologies: dict[str, list[str]]  # topics that each subtopology reads
     assignment_configs: dict[str, str]  # settings of the assignment
     stateful: list[str] | UnsetType = UNSET  # subtopologies with changelog topics
     not_ready: str | UnsetType = UNSET  # why the topics are not valid
     shutdown_requested_by: str | UnsetType = UNSET  # member that asked to shut the application down
-    # Until then, the first target assignment waits for more members.
+    # Until this time the first target assignment waits for more members.
     initial_deadline_ms: int | UnsetType = UNSET
 
 

@@ -46,7 +46,7 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     # Client ids with two connections to one broker; a client is connected to several brokers.
     duplicate_client_ids: dict[str, list[str]]
     quarantined: str | None
-    # By connection, if the clients of one broker have different ones.
+    # Subscriptions by connection, if the clients of one broker have different ones.
     different_subscriptions: dict[str, list[str]] = {}
     truncated: bool = False  # connections were omitted, because the record would be too large
     version: int = RECORD_VERSION
@@ -97,8 +97,8 @@ class HistoryEntry(
     topics: list[str] | None = None
     broker: str | None = None  # `name/id` of the broker whose table of consumers changed
     client_address: str | None = None  # of a new connection, `ip:port`
-    # By connection (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed
-    # its subscriptions, or of the first clients whose subscriptions differ.
+    # Texts by connection (`kafka_why.rocketmq_group.subscription_text`): subscriptions of the client that
+    # connected or changed its subscriptions, or of the first clients whose subscriptions differ.
     subscriptions: dict[str, list[str]] | None = None
     # Only in DuplicateClientId: it decides if the duplicate does harm.
     message_model: MessageModel | None = None

@@ -244,8 +244,8 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     client_id: Name  # should be unique, but clients may have the same
     correlation_id: Name
     reply_partition: Int32
-    # To which the client sent the request, as `name/id` (0 is the master); "" if there is only one. Each
-    # broker has its own table of consumers.
+    # The broker to which the client sent the request, as `name/id` (0 is the master); "" if there is only
+    # one. Each broker has its own table of consumers.
     broker: Name = ""
     waits_for_views: bool | UnsetType = UNSET  # as in `kafka_why.contract.messages.Request`
     version: int = RECORD_VERSION
