@@ -50,6 +50,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 MAX_TRIES, MAX_TRY_CHARS = 4, 300
 _SILENCE = re.compile(r"session timeout of (\d+) ms")
 _COOPERATIVE = "cooperative-sticky"
+_STATIC = "group.instance.id=client.id"
 _INPUT = "/dev/stdin"
 _NICENESS = 10
 _JSON = ["-o", "json"]
@@ -110,10 +111,17 @@ def whatif_command(
 
 def tries_for(rebalance: Rebalance) -> list[str]:
     """Return the settings that a reader of this rebalance would try first."""
+    if rebalance.is_shared:
+        return ["share.assignment.interval.ms=0"]
+    if rebalance.has_tasks:
+        return [_STATIC, "streams.num.standby.replicas=1"]
+    if rebalance.has_epochs:
+        other = "range" if rebalance.protocol_name == "uniform" else "uniform"
+        return [_STATIC, f"group.remote.assignor={other}"]
     silences = (_SILENCE.search(removed.reason) for removed in rebalance.removed)
     longest_ms = max((int(silence[1]) for silence in silences if silence), default=0)
     tries = [f"session.timeout.ms={2 * longest_ms}"] if longest_ms else []
-    tries.append("group.instance.id=client.id")
+    tries.append(_STATIC)
     if rebalance.protocol_name != _COOPERATIVE:
         tries.append(f"partition.assignment.strategy={_COOPERATIVE}")
     return tries

@@ -1,38 +1,27 @@
 """A simulated client: a process of the log, with its reactions, against a coordinator that may respond
 differently than in the log.
 
-It behaves as Kafka's consumer does: it joins, syncs, sends heartbeats, and joins again when a response
-requires it. At the time a simulated reaction begins, the process may have been waiting to react in the log.
-Then the reaction ends at the end of that wait. Any other reaction takes the process's usual time, and is
-postponed while the process is paused.
+It behaves as Kafka's consumer does with the classic protocol: it joins, syncs, sends heartbeats, and joins
+again when a response requires it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
 from assignors.kafka.server_side import is_for_coordinator
 from clients.coordinator_client import Header
-from kafka_why.contract.kafka.requests import (
-    AnyRequest,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    OffsetCommit,
-    SyncGroup,
-)
+from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, LeaveGroup, OffsetCommit, SyncGroup
 from kafka_why.contract.kafka.requests import Protocol as RequestProtocol
 from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Claim, TopicPartition
 from operations.whatif.changes import Changes
 from operations.whatif.facts import (
+    ClassicProcess,
     ClientFleet,
-    ClientProcess,
     LogMoment,
-    Reaction,
     ReactionKind,
     SentRequest,
     TimeSpan,
@@ -46,67 +35,42 @@ from operations.whatif.observer import (
     requires_join,
 )
 from operations.whatif.observer import protocols as protocols_of
-
-Action = Callable[[LogMoment, str], None]
+from operations.whatif.process import (
+    Action,
+    SeenReactions,
+    SimulatedProcess,
+    SimulationEnvironment,
+    header_of,
+)
 
 # The version of simulated Heartbeats and SyncGroups. Newer SyncGroups have to name their protocol; these do.
 _API_VERSION: Final = 4
 
 
-class SimulationEnvironment(Protocol):
-    """The environment of a client, which runs its actions at their times, and sends its requests."""
-
-    def at(self, moment: LogMoment, request_id: str, action: Action) -> None: ...
-    def send(
-        self, client: "SimulatedClient", moment: LogMoment, request_id: str, request: AnyRequest
-    ) -> None: ...
-
-
-@dataclass(slots=True)
-class _SeenReactions:
-    """The reactions of one kind that the log shows, in order. Each is used once."""
-
-    seen: Sequence[Reaction]
-    first: int = 0  # the first that is not used
-
-    def at(self, at_ms: int) -> int | None:
-        """Return the number of the reaction that was in progress in the log at this time, or None."""
-        for number in range(self.first, len(self.seen)):
-            reaction = self.seen[number]
-            if reaction.from_ms > at_ms:
-                return None
-            if reaction.to.at_ms > at_ms or reaction.from_ms == at_ms:
-                return number
-            self.first = number + 1
-        return None
-
-
-class SimulatedClient:
-    """A simulated process in the closed loop. `member_id` is "" while it has none."""
+class SimulatedClient(SimulatedProcess):
+    """A simulated process of the classic protocol."""
 
     def __init__(
-        self, process: ClientProcess, fleet: ClientFleet, changes: Changes, environment: SimulationEnvironment
+        self,
+        process: ClassicProcess,
+        fleet: ClientFleet,
+        changes: Changes,
+        environment: SimulationEnvironment,
     ) -> None:
-        self.key = process.key
-        self.member_id = ""
+        super().__init__(process, changes, environment)
         self._process = process
         self._fleet = fleet
-        self._changes = changes
-        self._environment = environment
         self._instance_id = process.client if changes.static else process.joins[0][1].group_instance_id
-        self._seen = {kind: _SeenReactions(process.reactions.get(kind, ())) for kind in ReactionKind}
+        self._seen = {kind: SeenReactions(process.reactions.get(kind, ())) for kind in ReactionKind}
         self._generation = -1
         self._sync: SyncGroup | None = None
         self._held: frozenset[TopicPartition] = frozenset()
         self._claim: Claim | None = None
         self._waits: type[JoinGroup] | type[SyncGroup] | None = None
-        self._over = False
         self._join_plan = 0  # the number of the valid plan to join; 0: there is none
         self._beat_plan = 0  # likewise for heartbeats
-        self._plans = 0
 
     def begin(self) -> None:
-        """Plan what the process does at fixed times."""
         process = self._process
         self._environment.at(process.starts.moment, process.starts.request_id, self._join)
         for rejoin in process.rejoins:
@@ -123,7 +87,6 @@ class SimulatedClient:
                 self._environment.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
 
     def on_response(self, at_ms: int, response: AnyResponse) -> None:
-        """Handle the response to one of the client's requests."""
         error = response.error_code
         if error in LOST_ID:
             self.member_id = ""
@@ -192,8 +155,7 @@ class SimulatedClient:
             self._plan_join(kind, at_ms)
 
     def _plan_join(self, kind: ReactionKind, at_ms: int) -> None:
-        self._plans += 1
-        plan = self._join_plan = self._plans
+        plan = self._join_plan = self._new_plan()
         self._plan(kind, at_ms, self._join, lambda: plan == self._join_plan)
 
     def _plan_sync(self, kind: ReactionKind, at_ms: int, request: SyncGroup) -> None:
@@ -206,8 +168,7 @@ class SimulatedClient:
         self._plan(kind, at_ms, sync, lambda: self._sync is request)
 
     def _plan_beat(self, at_ms: int) -> None:
-        self._plans += 1
-        plan = self._beat_plan = self._plans
+        plan = self._beat_plan = self._new_plan()
 
         def beat(moment: LogMoment, request_id: str) -> None:
             self._beat(moment, request_id)
@@ -218,33 +179,16 @@ class SimulatedClient:
 
     def _plan(self, kind: ReactionKind, at_ms: int, action: Action, is_valid: Callable[[], bool]) -> None:
         """Schedule a reaction to a current event. It is dropped if it is no longer valid at its time."""
-        waits, number, usual_ms = self._seen[kind], None, self._process.usual_ms[kind]
-        if kind is ReactionKind.HEARTBEAT and self._changes.heartbeat_interval_ms is not None:
-            usual_ms = self._changes.heartbeat_interval_ms
-        else:
-            number = waits.at(at_ms)
-
-        def act(moment: LogMoment, request_id: str) -> None:
-            if not is_valid() or self._is_over(moment):
-                return
-            if number is not None:
-                waits.first = number + 1
-            action(moment, request_id)
-
-        if number is not None:
-            self._environment.at(waits.seen[number].to, waits.seen[number].request_id, act)
-            return
-        stalls = [] if kind is ReactionKind.HEARTBEAT else [stall.span for stall in self._process.stalls]
-        when_ms = _postponed(at_ms + usual_ms, [*self._process.pauses, *stalls])
-        if when_ms is not None:
-            self._environment.at(LogMoment(when_ms), "", act)
+        reactions: SeenReactions | None = self._seen[kind]
+        usual_ms, silent = self._process.usual_ms[kind], list(self._process.pauses)
+        if kind is not ReactionKind.HEARTBEAT:
+            silent += [stall.span for stall in self._process.stalls]
+        elif self._changes.heartbeat_interval_ms is not None:
+            reactions, usual_ms = None, self._changes.heartbeat_interval_ms
+        self._react(reactions, usual_ms, silent, at_ms, action, is_valid)
 
     def _stop_beats(self) -> None:
         self._beat_plan = 0
-
-    def _is_over(self, moment: LogMoment) -> bool:
-        """Return True if the process no longer runs."""
-        return self._over or (self._process.ends is not None and moment > self._process.ends)
 
     def _join(self, moment: LogMoment, request_id: str) -> None:
         if self._is_over(moment):
@@ -339,24 +283,4 @@ class SimulatedClient:
         return protocols_of(self._recorded_join(at_ms), self._changes.assignors, self._held, self._claim)
 
     def _common(self) -> Header:
-        recorded = self._process.joins[0][1]
-        return {
-            "group_id": recorded.group_id,
-            "correlation_id": recorded.correlation_id,
-            "reply_partition": recorded.reply_partition,
-            "api_version": _API_VERSION,
-            "client_id": recorded.client_id,
-            "client_host": recorded.client_host,
-        }
-
-
-def _postponed(at_ms: int, spans: Sequence[TimeSpan]) -> int | None:
-    """Return the first time from `at_ms` on that is in none of the spans, or None if such a span does not
-    end.
-    """
-    for span in sorted(spans, key=lambda span: span.from_ms):
-        if span.holds(at_ms):
-            if span.to_ms is None:
-                return None
-            at_ms = span.to_ms
-    return at_ms
+        return header_of(self._process.joins[0][1], _API_VERSION)

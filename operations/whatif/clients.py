@@ -5,11 +5,12 @@ What the coordinator did to a client (it expired, it was removed) is not a fact 
 when it ran, what it requested, when it was silent, and how long after each answer it acted.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.history import EntryType
@@ -23,13 +24,30 @@ from kafka_why.contract.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
+from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
-from operations.whatif.facts import ClientFleet, ClientProcess, LogMoment, ReactionKind, SentRequest
+from operations.whatif.facts import ClassicProcess, ClientFleet, LogMoment, ReactionKind, SentRequest
 from operations.whatif.observer import ProcessObserver, check_readable, long_gaps
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.protocol import Received
 
 # Names of processes and of the clients that they are runs of.
+
+
+class ObservedProcess(Protocol):
+    """An observer of one process, which takes its requests and answers in order."""
+
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    member_id: str
+
+    @property
+    def first(self) -> SentRequest: ...
+    def observe_response(self, at_ms: int, response: AnyResponse) -> None: ...
+
+
+Observed = TypeVar("Observed", bound=ObservedProcess)
 
 
 class ProcessName(NamedTuple):
@@ -39,7 +57,7 @@ class ProcessName(NamedTuple):
     key: str
 
 
-def names_of(observers: Sequence[ProcessObserver], ends: Sequence[LogMoment | None]) -> list[ProcessName]:
+def names_of(observers: Sequence[ObservedProcess], ends: Sequence[LogMoment | None]) -> list[ProcessName]:
     """Return the names of processes in the order of their starts.
 
     A client is a `group.instance.id`, else a client id on one host. Processes that ran at the same time are
@@ -84,40 +102,62 @@ DEFAULT_MS: Final[Mapping[ReactionKind, int]] = MappingProxyType(
 )
 
 
+class RequestSorter(ABC, Generic[Observed]):
+    """A sorter of the log's requests by the processes that sent them."""
+
+    def __init__(self) -> None:
+        self.observers: list[Observed] = []
+        self.by_id: dict[str, Observed] = {}
+        self.sender: dict[str, Observed] = {}
+        self.outside: list[SentRequest] = []
+        self.ignored: Counter[str] = Counter()
+        self._place = 0
+
+    def apply(self, run: Run) -> None:
+        """Sort all requests of a run, and let each sender observe its answers. Raises WhatIfError."""
+        for step in run.steps:
+            if isinstance(step.event, Received):
+                self._place += 1
+                moment, request_id = LogMoment(step.at_ms, self._place), step.event.request_id
+                observer = self.sender_of(SentRequest(moment, request_id, step.event.request))  # type: ignore[arg-type]
+                if observer is not None:
+                    self.sender[request_id] = observer
+            for reply in step.effects.replies:
+                observer = self.sender.get(reply.response.request)
+                if observer is not None:
+                    observer.observe_response(step.at_ms, reply.response)
+                    if observer.member_id:
+                        self.by_id[observer.member_id] = observer
+        if not self.observers:
+            raise WhatIfError(
+                f"the log of group {run.group_id} has no request to join: there is no client to simulate"
+            )
+
+    @abstractmethod
+    def sender_of(self, sent: SentRequest) -> Observed | None:
+        """Return the process that sent the next request and let it observe it, or None if the request is not
+        that of a process.
+        """
+
+
 def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
     """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
     run = open_loop(log)
-    found = _RequestSorter()
-    for step in run.steps:
-        if isinstance(step.event, Received):
-            found.add(step.at_ms, step.event.request_id, step.event.request)
-        for reply in step.effects.replies:
-            observer = found.sender.get(reply.response.request)
-            if observer is not None:
-                observer.observe_response(step.at_ms, reply.response)
-                if observer.member_id:
-                    found.by_id[observer.member_id] = observer
-    if not found.observers:
-        raise WhatIfError(f"the log of group {log.group_id} has no JoinGroup: there is no client to simulate")
+    found = _ClassicSorter()
+    found.apply(run)
     fleet = _fleet(log, run, found)
     return fleet, Run(run.group_id, run.steps, run.until_ms, dict(fleet.senders))
 
 
-class _RequestSorter:
-    """A sorter of the log's requests by the processes that sent them. `add` takes the requests in order."""
+class _ClassicSorter(RequestSorter[ProcessObserver]):
+    """A sorter of the requests of a group of the classic protocol."""
 
     def __init__(self) -> None:
-        self.observers: list[ProcessObserver] = []
-        self.by_id: dict[str, ProcessObserver] = {}
-        self.sender: dict[str, ProcessObserver] = {}
-        self.outside: list[SentRequest] = []
+        super().__init__()
         self.removals: dict[str, list[ProcessObserver | None]] = {}
-        self.ignored: Counter[str] = Counter()
-        self._place = 0
 
-    def add(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
-        moment = LogMoment(at_ms, self._place)
-        self._place += 1
+    def sender_of(self, sent: SentRequest) -> ProcessObserver | None:
+        moment, request_id, request = sent
         observer = None
         match request:
             case JoinGroup():
@@ -139,9 +179,8 @@ class _RequestSorter:
             case DescribeGroup() | OffsetFetch():
                 self.ignored["that only read"] += 1
             case _:
-                self.outside.append(SentRequest(moment, request_id, request))  # type: ignore[arg-type]
-        if observer is not None:
-            self.sender[request_id] = observer
+                self.outside.append(sent)
+        return observer
 
     def _process_of_join(self, moment: LogMoment, request_id: str, request: JoinGroup) -> ProcessObserver:
         """Return the process of a JoinGroup: that of its member id or, without one, a process that has lost
@@ -179,7 +218,7 @@ class _RequestSorter:
         return None
 
 
-def _fleet(log: GroupLog, run: Run, found: _RequestSorter) -> ClientFleet:
+def _fleet(log: GroupLog, run: Run, found: _ClassicSorter) -> ClientFleet:
     interval_ms = _heartbeat_interval_ms(found.observers)
     seen = {
         kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)]
@@ -215,7 +254,7 @@ def _process(
     interval_ms: int,
     usual_ms: Mapping[ReactionKind, int],
     until_ms: int,
-) -> ClientProcess:
+) -> ClassicProcess:
     own_interval_ms = _heartbeat_interval_ms([observer], interval_ms)
     beats_while_rebalancing = observer.beats_while_due or not any(
         gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
@@ -223,7 +262,7 @@ def _process(
     own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
     if observer.left is None:
         observer.waited_until((until_ms if ends is None else ends.at_ms) + 1)
-    return ClientProcess(
+    return ClassicProcess(
         key=key,
         client=client,
         joins=observer.joins,
@@ -285,12 +324,12 @@ def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
     counts: dict[str, list[tuple[int, int]]] = {}
     for step in run.steps:
         for topic, count in _counts_of(step.event.request if isinstance(step.event, Received) else None):
-            _grow(counts, topic, count, step.at_ms)
+            grow(counts, topic, count, step.at_ms)
         for entry in step.effects.history:
             if entry.type is EntryType.STABLE:
                 for assignment in (entry.assignments or {}).values():
                     for topic, number in _numbers(assignment):
-                        _grow(counts, topic, number + 1, step.at_ms)
+                        grow(counts, topic, number + 1, step.at_ms)
     return counts
 
 
@@ -301,7 +340,7 @@ def _counts_of(request: AnyRequest | None) -> Iterator[tuple[str, int]]:
         yield from ((topic, image.partitions) for topic, image in request.topics.items() if image is not None)
 
 
-def _grow(counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int) -> None:
+def grow(counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int) -> None:
     """Record a topic's number of partitions, if it is greater than the last. Of several at one time, only the
     greatest is kept.
     """

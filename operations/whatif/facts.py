@@ -1,15 +1,18 @@
 """The facts about a group's clients that every experiment keeps. `operations.whatif.clients` finds them.
 
-Times are milliseconds since the epoch. A *process* is one run of a client, from its first JoinGroup to its
-LeaveGroup or its last sign of life. A *client* is what stays when a process is started again.
+Times are milliseconds since the epoch. A *process* is one run of a client, from the request by which it joins
+to the one by which it leaves, or its last sign of life. A *client* is what stays when a process is started
+again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from kafka_why.contract.kafka.requests import AnyRequest, JoinGroup
+from kafka_why.contract.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, JoinGroup
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
 
 # The place of an action that is not in the log: after all rows of the same time.
 NO_PLACE = 1 << 62
@@ -26,6 +29,15 @@ class ReactionKind(StrEnum):
     LEADER_SYNC = "SyncGroup of the leader"
     SYNC = "SyncGroup of another member"
     HEARTBEAT = "Heartbeat"
+
+
+class EpochReactionKind(StrEnum):
+    """The kinds of reactions of a client of the consumer, share or streams protocol."""
+
+    FENCED = "heartbeat that joins again after the member was fenced"
+    ERROR = "heartbeat after another error"
+    REVOKED = "heartbeat after partitions were given up"
+    ASSIGNED = "heartbeat after partitions were only added"
 
 
 class LogMoment(NamedTuple):
@@ -53,12 +65,20 @@ class TimeSpan(NamedTuple):
         return self.from_ms < at_ms and (self.to_ms is None or at_ms < self.to_ms)
 
 
-class SentRequest(NamedTuple):
+EpochHeartbeat = ConsumerGroupHeartbeat | ShareGroupHeartbeat | StreamsGroupHeartbeat
+R_co = TypeVar("R_co", bound=AnyRequest, covariant=True)
+
+
+class Sent(NamedTuple, Generic[R_co]):
     """A request that every experiment sends at this time, unless it cannot be sent then."""
 
     moment: LogMoment
     request_id: str
-    request: AnyRequest
+    request: R_co
+
+
+SentRequest = Sent[AnyRequest]
+SentHeartbeat = Sent[EpochHeartbeat]
 
 
 class Stall(NamedTuple):
@@ -68,36 +88,65 @@ class Stall(NamedTuple):
     left: SentRequest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientProcess:
     """A run of a client.
 
-    `key` is the unique name of the run, `client` that of all runs of the client. `joins` are its JoinGroups
-    in order, the first of them at its start, with its subscriptions, timeouts and protocols. `ends` is the
-    moment of its last request, or None if it runs at the end of the log, or was refused for good. `leave` is
-    its own LeaveGroup. `pauses` are times in which it did not even send heartbeats. `rejoins` are JoinGroups
-    by its own decision.
-    `usual_ms` has the median time of each kind of reaction. `beats_while_rebalancing` is True if it sends
-    heartbeats between REBALANCE_IN_PROGRESS and its JoinGroup.
+    `key` is the unique name of the run, `client` that of all runs of the client. `starts` is its first
+    request. `ends` is the moment of its last request, or None if it runs at the end of the log, or was
+    refused for good. `leave` is its own request to leave. `pauses` are times in which it did not even send
+    heartbeats.
     """
 
     key: str
     client: str
-    joins: Sequence[tuple[int, JoinGroup]]
     starts: SentRequest
     ends: LogMoment | None
     leave: SentRequest | None = None
-    reactions: Mapping[ReactionKind, Sequence[Reaction]] = field(default_factory=dict)
-    usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)
     pauses: Sequence[TimeSpan] = ()
-    stalls: Sequence[Stall] = ()
-    rejoins: Sequence[SentRequest] = ()
     commits: Sequence[SentRequest] = ()
-    beats_while_rebalancing: bool = True
 
     @property
     def ends_ms(self) -> int | None:
         return None if self.ends is None else self.ends.at_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassicProcess(ClientProcess):
+    """A run of a client of the classic protocol.
+
+    `joins` are its JoinGroups in order, the first of them at its start, with its subscriptions, timeouts and
+    protocols. `rejoins` are JoinGroups by its own decision. `usual_ms` has the median time of each kind of
+    reaction. `beats_while_rebalancing` is True if it sends heartbeats between REBALANCE_IN_PROGRESS and its
+    JoinGroup.
+    """
+
+    joins: Sequence[tuple[int, JoinGroup]]
+    reactions: Mapping[ReactionKind, Sequence[Reaction]] = field(default_factory=dict)
+    usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)
+    stalls: Sequence[Stall] = ()
+    rejoins: Sequence[SentRequest] = ()
+    beats_while_rebalancing: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochProcess(ClientProcess):
+    """A run of a client of the consumer, share or streams protocol: a member id until it leaves.
+
+    `requests` are its heartbeats by request id, in order. `updates` are those by its own decision, such as
+    one with other topics. `beats` are its regular heartbeats, by the interval that the last answer required,
+    and `late_ms` is the median time by which they exceed it. `usual_ms` has the median time of each other
+    kind of reaction, unless no client of the group ever reacted so.
+    """
+
+    starts: SentHeartbeat
+    leave: SentHeartbeat | None = None
+    requests: Mapping[str, SentHeartbeat]
+    updates: Sequence[SentHeartbeat] = ()
+    reactions: Mapping[EpochReactionKind, Sequence[Reaction]] = field(default_factory=dict)
+    usual_ms: Mapping[EpochReactionKind, int] = field(default_factory=dict)
+    beats: Mapping[int, Sequence[Reaction]] = field(default_factory=dict)
+    late_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +157,8 @@ class ClientFleet:
     remove members, with the processes of those members. `partition_counts` has each topic's known numbers of
     partitions, each with the time since which it holds. `ignored` counts, by reason, requests that change
     nothing or have no known sender. `senders` has the key of the process that sent each request.
+    `share_tasks` are the tasks of the share coordinator in the log. `share_task_ms` is the median time until
+    the result.
     """
 
     group_id: str
@@ -117,6 +168,8 @@ class ClientFleet:
     partition_counts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
     senders: Mapping[str, str] = field(default_factory=dict)
+    share_tasks: Set[str] = frozenset()
+    share_task_ms: int = 0
 
     def counts_at(self, at_ms: int) -> dict[str, int]:
         """Return the topics' numbers of partitions at a time. Before a topic's first known number, it counts

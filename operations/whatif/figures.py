@@ -1,13 +1,14 @@
 """The figures of a run: rebalances, the times in which members and partitions stood still, and moves; and the
 validation of the closed loop by them.
 
-*A client stands still* while one of its processes runs without an assignment: from its JoinGroup, with which
-a member of an eager assignor gives up its partitions, until the answer to its SyncGroup. Under
-`cooperative-sticky` a member that joins again does not stand still.
+*A client of the classic protocol stands still* while one of its processes runs without an assignment: from
+its JoinGroup, with which a member of an eager assignor gives up its partitions, until the answer to its
+SyncGroup. Under `cooperative-sticky` a member that joins again does not stand still. A client of another
+protocol stands still while it runs and has no partition (in a streams group, no active task).
 
 *A partition stands still* while a process of the group runs, and none that consumes the partition does: none
 has it, or the one that has it is dead, or pauses. This includes the time until a dead member's session ends,
-which `why` does not know.
+which `why` does not know. A partition that a member has to give up is no longer consumed.
 
 An experiment is as good as its model of the clients. So the clients first run under the recorded settings.
 Each recorded rebalance is matched with a simulated one of the same cause, by the same client, at the same
@@ -21,20 +22,23 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import CLASSIC, EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup
-from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.model import CauseKind, Rebalance
 from kafka_why.why.report import CauseCount, Report, report
 from kafka_why.wording import duration_text
-from operations.whatif.facts import ClientFleet, ClientProcess
+from operations.whatif.epoch_requests import FENCED, EpochResponse, assigned, partitions_of
+from operations.whatif.facts import ClientFleet, ClientProcess, EpochHeartbeat
 from operations.whatif.observer import Partitions, is_cooperative, read_partitions
 from operations.whatif.run import Run
 from state.protocol import Received
 
 Window: TypeAlias = tuple[int, int]
+
+_NEW_GENERATION: Final = (EntryType.COMPLETING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):
@@ -42,7 +46,9 @@ class RunFigures(Struct, frozen=True, kw_only=True):
 
     `by_client` has the time that each client stood still. `longest_ms` is the longest time that one partition
     stood still at a stretch. `refused` are the clients that the coordinator refused for good. `moved` and
-    `needless` are as in `kafka_why.why.moves`.
+    `needless` are as in `kafka_why.why.moves`. In a group with epochs, `generations` counts the new group
+    epochs, and `needless` is 0. In a streams group, partitions are active tasks, and `without_copy` is the
+    number of those that moved to a process without a copy of their state.
     """
 
     name: str
@@ -57,6 +63,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     longest_ms: int = 0
     moved: int = 0
     needless: int = 0
+    without_copy: int = 0
     refused: list[str]
 
 
@@ -100,7 +107,7 @@ def measure(name: str, fleet: ClientFleet, run: Run) -> MeasuredRun:
         name=name,
         rebalances=figures.rebalances,
         causes=figures.causes,
-        generations=sum(entry.type is EntryType.COMPLETING_REBALANCE for entry in history),
+        generations=sum(entry.type in _NEW_GENERATION for entry in history),
         not_stable_ms=figures.not_stable_ms,
         stood_still_ms=sum(by_client.values()),
         by_client=by_client,
@@ -109,6 +116,7 @@ def measure(name: str, fleet: ClientFleet, run: Run) -> MeasuredRun:
         longest_ms=max((to - since for windows in idle for since, to in windows), default=0),
         moved=figures.moved,
         needless=figures.needless,
+        without_copy=sum(len(n) for r in found.rebalances if r.tasks for n in r.tasks.without_copy.values()),
         refused=_refused(fleet, run),
     )
     return MeasuredRun(run, outcome, found, _processes(run))
@@ -124,34 +132,52 @@ def _held(fleet: ClientFleet, run: Run) -> dict[str, list[_Held]]:
     now: dict[str, tuple[Partitions, int]] = {}
     found: dict[str, list[_Held]] = {key: [] for key in ends}
 
-    def stop(key: str, at_ms: int) -> None:
-        partitions, since_ms = now.pop(key, (frozenset(), at_ms))
+    def hold(key: str, at_ms: int, partitions: Partitions | None) -> None:
+        held, since_ms = now.pop(key, (frozenset(), at_ms))
         if since_ms < min(at_ms, ends[key]):
-            found[key].append(_Held(partitions, (since_ms, min(at_ms, ends[key]))))
+            found[key].append(_Held(held, (since_ms, min(at_ms, ends[key]))))
+        if partitions is not None:
+            now[key] = partitions, at_ms
 
     for step in run.steps:
         if isinstance(step.event, Received):
             key = run.senders.get(step.event.request_id)
             if key is not None and _gives_up(step.event.request):
-                stop(key, step.at_ms)
+                hold(key, step.at_ms, None)
         for reply in step.effects.replies:
             key = run.senders.get(reply.response.request)
-            response = reply.response
-            if key is None or response.error_code is not ErrorCode.NONE:
-                continue
-            if isinstance(response, SyncGroupResponse):
-                stop(key, step.at_ms)
-                now[key] = read_partitions(response.assignment), step.at_ms
+            if key is not None and _changes_partitions(reply.response):
+                hold(key, step.at_ms, _given(reply.response))
     for key in list(now):
-        stop(key, run.until_ms)
+        hold(key, run.until_ms, None)
     return found
+
+
+def _changes_partitions(response: AnyResponse) -> bool:
+    """Return True if a process has other partitions, or none, after this answer."""
+    if isinstance(response, EpochResponse) and response.error_code in FENCED:
+        return True
+    return response.error_code is ErrorCode.NONE and (
+        isinstance(response, SyncGroupResponse) or assigned(response) is not None
+    )
+
+
+def _given(response: AnyResponse) -> Partitions | None:
+    """Return the partitions that an answer gives to a process, or None if the process stands still. A member
+    of the classic protocol with an empty assignment does not stand still.
+    """
+    if isinstance(response, SyncGroupResponse):
+        return read_partitions(response.assignment)
+    return partitions_of(assigned(response) or {}) or None
 
 
 def _gives_up(request: object) -> bool:
     """Return True if a process that sends this request gives up its partitions."""
     if isinstance(request, JoinGroup):
         return not (is_cooperative(request.protocols) and request.member_id)
-    return isinstance(request, LeaveGroup)
+    return isinstance(request, LeaveGroup) or (
+        isinstance(request, EpochHeartbeat) and request.member_epoch <= 0
+    )
 
 
 def _idle(
@@ -210,19 +236,19 @@ def _processes(run: Run) -> dict[str, str]:
     return {answer.member_id: key for key, answer in _join_answers(run) if answer.member_id}
 
 
-def _join_answers(run: Run) -> Iterator[tuple[str, JoinGroupResponse]]:
-    """Yield the answers to JoinGroups, each with the process that sent the request."""
+def _join_answers(run: Run) -> Iterator[tuple[str, JoinGroupResponse | EpochResponse]]:
+    """Yield the answers to requests that may join, each with the process that sent the request."""
     for step in run.steps:
         for reply in step.effects.replies:
             key = run.senders.get(reply.response.request)
-            if key is not None and isinstance(reply.response, JoinGroupResponse):
+            if key is not None and isinstance(reply.response, JoinGroupResponse | EpochResponse):
                 yield key, reply.response
 
 
 def _refused(fleet: ClientFleet, run: Run) -> list[str]:
     """Return the processes that never got an assignment and whose last answer was a refusal to join."""
     last = {key: answer.error_code for key, answer in _join_answers(run)}
-    waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.UNKNOWN_MEMBER_ID)
+    waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, *FENCED)
     return [p.key for p in fleet.processes if last.get(p.key, ErrorCode.NONE) not in waiting]
 
 
@@ -304,7 +330,10 @@ class _Seen:
 def validate(recorded: MeasuredRun, simulated: MeasuredRun) -> Validation:
     """Compare what happened with the simulation of the unchanged settings."""
     pairs = _pairs(_seen(recorded), _seen(simulated))
-    objections = list(_objections(pairs, recorded.outcome, simulated.outcome))
+    why_moved = ""
+    if recorded.report is not None and recorded.report.group_type == CLASSIC:
+        why_moved = ": the clients' assignors assign differently than the assignors of these names here"
+    objections = list(_objections(pairs, recorded.outcome, simulated.outcome, why_moved))
     return Validation(
         pairs=pairs, recorded=recorded.outcome, simulated=simulated.outcome, objections=objections
     )
@@ -338,7 +367,9 @@ def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[Rebala
     return sorted(pairs, key=lambda pair: pair.began_ms)
 
 
-def _objections(pairs: Sequence[RebalancePair], recorded: RunFigures, simulated: RunFigures) -> Iterator[str]:
+def _objections(
+    pairs: Sequence[RebalancePair], recorded: RunFigures, simulated: RunFigures, why_moved: str
+) -> Iterator[str]:
     missed = sum(pair.match is MatchKind.MISSED for pair in pairs)
     additional = sum(pair.match is MatchKind.ADDITIONAL for pair in pairs)
     allowed = int(UNMATCHED_SHARE * recorded.rebalances)
@@ -350,10 +381,7 @@ def _objections(pairs: Sequence[RebalancePair], recorded: RunFigures, simulated:
     if abs(recorded.generations - simulated.generations) > allowed:
         yield f"there were {recorded.generations} generations, the simulation has {simulated.generations}"
     if abs(recorded.moved - simulated.moved) > int(UNMATCHED_SHARE * recorded.moved):
-        yield (
-            f"{recorded.moved} partitions moved, in the simulation {simulated.moved}: the clients' assignors "
-            "assign differently than the assignors of these names here"
-        )
+        yield f"{recorded.moved} partitions moved, in the simulation {simulated.moved}{why_moved}"
     clients = len(recorded.by_client)
     for what, was_ms, now_ms, places in (
         ("clients", recorded.stood_still_ms, simulated.stood_still_ms, clients),

@@ -4,14 +4,16 @@ The open loop applies the rows of a log as they are. The closed loop (`operation
 its rows itself, from the answers to earlier ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS, HistoryEntry
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
-from kafka_why.wording import Clock, visible, visible_text
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
+from kafka_why.wording import visible, visible_text
 from operations.replay.recording import ClockLine, Recording
 from operations.replay.replay import Replay
 from operations.replay.topic_contents import TopicContents, starts_of
@@ -22,6 +24,13 @@ from state.protocol import Outage, Received
 from state.timeline import Row, Timeline
 
 _KAFKA_REQUESTS = get_args(KafkaRequest)
+
+PROTOCOLS: Final[Mapping[type, str]] = {
+    ConsumerGroupHeartbeat: CONSUMER,
+    ShareGroupHeartbeat: SHARE,
+    StreamsGroupHeartbeat: STREAMS,
+}
+"""The protocols whose members send only heartbeats, by their request."""
 
 
 class WhatIfError(ValueError):
@@ -41,6 +50,12 @@ class GroupLog:
     configs: Configs
     until_ms: int
     outages: Sequence[Outage] = ()
+
+    @property
+    def protocol(self) -> str:
+        """The `group_type` of the first member's protocol."""
+        kinds = (PROTOCOLS.get(type(row.request)) for row in self.rows)
+        return next((protocol for protocol in kinds if protocol is not None), CLASSIC)
 
 
 class RunStep(NamedTuple):
@@ -148,7 +163,6 @@ def log_of(recording: Recording, group_id: str) -> GroupLog:
     ]
     if not rows:
         raise WhatIfError(f"the log has no request of group {group_id}")
-    _check_protocol(group_id, rows)
     clock_ms = max((line.time_ms for line in recording.log() if isinstance(line, ClockLine)), default=0)
     header = recording.header
     end_ms = clock_ms if header.until_ms is None else min(clock_ms, header.until_ms - 1)
@@ -159,14 +173,3 @@ def log_of(recording: Recording, group_id: str) -> GroupLog:
         until_ms=max(end_ms, rows[-1].at_ms),
         outages=[known.outage for known in header.outages],
     )
-
-
-def _check_protocol(group_id: str, rows: Sequence[Row]) -> None:
-    """Raise WhatIfError if a client of the group has used the consumer protocol."""
-    first = next((row for row in rows if isinstance(row.request, ConsumerGroupHeartbeat)), None)
-    if first is not None:
-        raise WhatIfError(
-            f"group {group_id} had its first member of the consumer protocol at {Clock().time(first.at_ms)}; "
-            "what-if can simulate clients of the classic protocol only, because it has no model of when a "
-            "client gives partitions up and reports that by ConsumerGroupHeartbeat"
-        )

@@ -2,13 +2,17 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.requests import AnyRequest, LeaveGroup
+from kafka_why.contract.kafka.history import CLASSIC, STREAMS
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, AnyRequest, LeaveGroup
+from kafka_why.contract.kafka.responses import AlterGroupConfigsResponse
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.wording import (
     Clock,
     Column,
@@ -22,7 +26,16 @@ from kafka_why.wording import (
 from operations.whatif.changes import UNCHANGED, Changes
 from operations.whatif.client import SimulatedClient
 from operations.whatif.clients import derive
-from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
+from operations.whatif.epoch_client import SimulatedMember
+from operations.whatif.epoch_clients import derive_epochs
+from operations.whatif.facts import (
+    ClassicProcess,
+    ClientFleet,
+    ClientProcess,
+    EpochProcess,
+    LogMoment,
+    SentRequest,
+)
 from operations.whatif.figures import (
     MatchKind,
     MeasuredRun,
@@ -32,7 +45,10 @@ from operations.whatif.figures import (
     measure,
     validate,
 )
-from operations.whatif.run import GroupLog, Run, RunStep, SimulatedCoordinator
+from operations.whatif.process import SimulatedProcess
+from operations.whatif.run import GroupLog, Run, RunStep, SimulatedCoordinator, WhatIfError
+from state.kafka.share.protocol import open_tasks
+from state.kafka.share_group import ShareGroup
 from state.timeline import Row
 
 # The closed loop: the recorded clients and the core, an event at a time, in the order of time.
@@ -58,12 +74,20 @@ class _Simulation:
         self._agenda: list[tuple[LogMoment, int, str, Action]] = []
         self._numbers = itertools.count()
         self._own_ids = itertools.count()
-        self._senders: dict[str, SimulatedClient] = {}
-        self._clients = {
-            process.key: SimulatedClient(process, fleet, changes, self) for process in fleet.processes
-        }
+        self._group_settings = changes.group
+        self._senders: dict[str, SimulatedProcess] = {}
+        self._clients = {process.key: self._client(process, changes) for process in fleet.processes}
+        self._share_tasks = set(fleet.share_tasks)
+
+    def _client(self, process: ClientProcess, changes: Changes) -> SimulatedProcess:
+        if isinstance(process, EpochProcess):
+            return SimulatedMember(process, changes, self)
+        assert isinstance(process, ClassicProcess)
+        return SimulatedClient(process, self._fleet, changes, self)
 
     def run(self) -> Run:
+        if self._group_settings:
+            self._alter_group(self._group_settings)
         for sent in self._fleet.outside:
             self.at(sent.moment, sent.request_id, self._outside(sent))
         for client in self._clients.values():
@@ -80,12 +104,34 @@ class _Simulation:
         """
         heapq.heappush(self._agenda, (moment, next(self._numbers), request_id, action))
 
-    def send(self, client: SimulatedClient, moment: LogMoment, request_id: str, request: AnyRequest) -> None:
+    def send(self, client: SimulatedProcess, moment: LogMoment, request_id: str, request: AnyRequest) -> None:
         """Append a client's request to the log, under its id in the recorded log if that is free."""
         while not request_id or request_id in self._senders:
-            request_id = f"whatif-0-{next(self._own_ids)}"
+            request_id = self._own_id()
         self._senders[request_id] = client
+        self._apply(moment, request_id, request)
+
+    def _own_id(self) -> str:
+        """Return the id of a request that is not in the recorded log."""
+        return f"whatif-0-{next(self._own_ids)}"
+
+    def _apply(self, moment: LogMoment, request_id: str, request: AnyRequest) -> None:
         self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
+
+    def _alter_group(self, settings: Mapping[str, str]) -> None:
+        """Give the group its own settings before its first request. Raises WhatIfError if it refuses them."""
+        request = AlterGroupConfigs(
+            group_id=self._log.group_id,
+            correlation_id="",
+            reply_partition=0,
+            api_version=1,
+            configs=dict(settings),
+        )
+        row = Row(self._log.rows[0].at_ms, self._own_id(), request)
+        for step in self._coordinator.apply(row):
+            for reply in step.effects.replies:
+                if isinstance(reply.response, AlterGroupConfigsResponse) and reply.response.error_code:
+                    raise WhatIfError(reply.response.error_message or "the group's settings are refused")
 
     def _turn(self) -> bool:
         """Fire the next deadline, or run the next action. Return False if none is left before the end."""
@@ -106,19 +152,42 @@ class _Simulation:
                 client = self._senders.get(reply.response.request)
                 if client is not None:
                     client.on_response(step.at_ms, reply.response)
+            group = step.effects.group
+            if isinstance(group, ShareGroup):
+                self._plan_share_results(step.at_ms, group)
+
+    def _plan_share_results(self, at_ms: int, group: ShareGroup) -> None:
+        """Let the share coordinator succeed in the tasks that the log does not have."""
+        for task in open_tasks(group):
+            name = task.task.partition("@")[0]
+            if name not in self._share_tasks:
+                self._share_tasks.add(name)
+                partitions = [
+                    ShareStatePartition(UUID(topic.topic_id), number)
+                    for topic in task.topics
+                    for number in topic.partitions
+                ]
+                result = ShareStateResult(group_id=group.group_id, task=task.task, partitions=partitions)
+                sent = SentRequest(LogMoment(at_ms + self._fleet.share_task_ms), self._own_id(), result)
+                self.at(sent.moment, sent.request_id, self._outside(sent))
 
     def _outside(self, sent: SentRequest) -> Action:
         def apply(moment: LogMoment, request_id: str) -> None:
             request = sent.request
-            if isinstance(request, LeaveGroup):
+            if isinstance(request, LeaveGroup) and request_id in self._fleet.removals:
                 request = self._removal(request_id, request)
-            self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
+            elif isinstance(request, AlterGroupConfigs):
+                configs = {
+                    name: value for name, value in request.configs.items() if name not in self._group_settings
+                }
+                request = replace(request, configs=configs)
+            self._apply(moment, request_id, request)
 
         return apply
 
     def _removal(self, request_id: str, request: LeaveGroup) -> LeaveGroup:
         """Return a removal of the same processes' members, which have other member ids in the simulation."""
-        whose = self._fleet.removals.get(request_id, ())
+        whose = self._fleet.removals[request_id]
         members = [
             leaving if key is None else replace(leaving, member_id=self._clients[key].member_id)
             for leaving, key in zip(request.members, whose, strict=True)
@@ -149,7 +218,8 @@ def answer(log: GroupLog, experiments: Sequence[Changes]) -> WhatIfAnswer:
     """
     for changes in experiments:
         changes.configs(log.configs)
-    fleet, run = derive(log)
+        changes.check_protocol(log.protocol)
+    fleet, run = derive(log) if log.protocol == CLASSIC else derive_epochs(log)
     recorded = measure(RECORDED, fleet, run)
     again = measure(UNCHANGED.name, fleet, simulate(fleet, log, UNCHANGED))
     validation = validate(recorded, again)
@@ -197,7 +267,8 @@ def answer_text(found: WhatIfAnswer, clock: Clock) -> VisibleText:
     if found.validation.objections:
         blocks += [_pairs_text(found.validation.pairs, clock), _refusal(found.validation)]
     else:
-        blocks.append(_table([found.recorded.outcome, *(measured.outcome for measured in found.tried)]))
+        outcomes = [found.recorded.outcome, *(measured.outcome for measured in found.tried)]
+        blocks.append(_table(outcomes, found.log.protocol))
     return visible_text(blocks, "\n\n")
 
 
@@ -225,12 +296,14 @@ def _heading(found: WhatIfAnswer, clock: Clock) -> Iterator[tuple[str, str]]:
             yield "", f"the coordinator refuses {', '.join(measured.outcome.refused)}"
 
 
-def _table(outcomes: Sequence[RunFigures]) -> VisibleText:
+def _table(outcomes: Sequence[RunFigures], protocol: str) -> VisibleText:
+    what = "task" if protocol == STREAMS else "partition"
+    generations = "generations" if protocol == CLASSIC else "group epochs"
     kinds = list(dict.fromkeys(cause.kind for outcome in outcomes for cause in outcome.causes))
     rows: list[list[object]] = [["rebalances", *(outcome.rebalances for outcome in outcomes)]]
     rows += [[f"  {kind}", *(_of_kind(outcome, kind) for outcome in outcomes)] for kind in kinds]
     rows += [
-        ["generations", *(outcome.generations for outcome in outcomes)],
+        [generations, *(outcome.generations for outcome in outcomes)],
         ["group not Stable", *(duration_text(outcome.not_stable_ms) for outcome in outcomes)],
         ["clients stood still", *(duration_text(outcome.stood_still_ms) for outcome in outcomes)],
     ]
@@ -239,11 +312,14 @@ def _table(outcomes: Sequence[RunFigures]) -> VisibleText:
         for client in outcomes[0].by_client
     ]
     rows += [
-        ["partitions stood still", *(f"{o.partition_ms / 1000:.1f} partition-s" for o in outcomes)],
+        [f"{what}s stood still", *(f"{o.partition_ms / 1000:.1f} {what}-s" for o in outcomes)],
         ["  one, at the longest", *(duration_text(outcome.longest_ms) for outcome in outcomes)],
-        ["partitions moved", *(outcome.moved for outcome in outcomes)],
-        ["  needlessly", *(outcome.needless for outcome in outcomes)],
+        [f"{what}s moved", *(outcome.moved for outcome in outcomes)],
     ]
+    if protocol == CLASSIC:
+        rows.append(["  needlessly", *(outcome.needless for outcome in outcomes)])
+    elif protocol == STREAMS:
+        rows.append(["  without a copy of their state", *(outcome.without_copy for outcome in outcomes)])
     names = [outcomes[0].name, *(f"try {number}" for number in range(1, len(outcomes)))]
     return render_table([Column("", 0), *(Column(name, 0) for name in names)], rows)
 

@@ -9,6 +9,7 @@ from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMemb
 from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import (
+    ClassicProcess,
     ClientFleet,
     ClientProcess,
     LogMoment,
@@ -46,7 +47,7 @@ def process(
     assignors: Sequence[str] = ("range",),
     topics: Sequence[str] = ("jobs",),
     api_version: int = 9,
-) -> ClientProcess:
+) -> ClassicProcess:
     """Return a process that runs from one second of the story to another."""
     metadata = encode_subscription(Subscription(tuple(topics)), version=1)
     join = JoinGroup(
@@ -63,7 +64,7 @@ def process(
     )
     ends = None if ends_s is None else LogMoment(at(ends_s))
     leave = SentRequest(ends, "", _leave(client, "the consumer is being closed")) if ends and leaves else None
-    return ClientProcess(
+    return ClassicProcess(
         key=client if run == 1 else f"{client} (run {run})",
         client=client,
         joins=[(at(starts_s), join)],

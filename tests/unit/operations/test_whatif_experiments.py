@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from checkpoints.codec import STATE_VERSION, encode_group
 from checkpoints.sealed_file import ExportedGroup
-from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
-    ConsumerGroupHeartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
@@ -28,10 +26,8 @@ from kafka_why.why.model import CauseKind
 from kafka_why.wording import Clock
 from operations.replay.recording import (
     Line,
-    RecordBytes,
     RecordingFile,
     RecordingHeader,
-    RequestLine,
     StartLine,
 )
 from operations.whatif.changes import UNCHANGED, parse_changes
@@ -274,28 +270,6 @@ def test_whatif_refuses_a_rocketmq_group() -> None:
     log = GroupLog("g", [Row(1_000, "requests-0-0", closed)], Configs(CoordinatorConfig()), 2_000)
     with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
         open_loop(log)
-
-
-def test_whatif_refuses_a_consumer_protocol_group() -> None:
-    """There is no model of its clients, so the command says so instead of simulating others."""
-    beat = ConsumerGroupHeartbeat(
-        correlation_id="c",
-        reply_partition=0,
-        client_id="c",
-        client_host="/h",
-        api_version=1,
-        group_id="demo",
-        member_epoch=0,
-    )
-    log = [
-        replace(line, value=RecordBytes.of(encode(beat)))
-        if isinstance(line, RequestLine) and b'"group_id":"demo"' in line.value.get()
-        else line
-        for line in RECORDING.log()
-    ]
-    refused = r"its first member of the consumer protocol at .*; what-if can simulate clients of the classic"
-    with pytest.raises(WhatIfError, match=refused):
-        log_of(Lines(RECORDING.header, [*log, *RECORDING.outputs()]), "demo")
 
 
 def said(run: Run) -> Iterator[tuple[object, ...]]:
