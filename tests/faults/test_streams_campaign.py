@@ -23,10 +23,14 @@ SECOND = {"active:0_1", "active:1_0", "standby:1_1"}
         (SECOND, []),
         (SECOND - {"active:1_0"}, [(Wrong.OWNERS, "1_0")]),
         (SECOND | {"active:0_0"}, [(Wrong.OWNERS, "0_0")]),
+        (
+            set(),
+            [(Wrong.OWNERS, "0_1"), (Wrong.OWNERS, "1_0"), (Wrong.IDLE, "second"), (Wrong.STANDBY, "1_1")],
+        ),
         (SECOND - {"standby:1_1"}, [(Wrong.STANDBY, "1_1")]),
         (SECOND | {"standby:1_0"}, [(Wrong.STANDBY, "1_0")]),
     ],
-    ids=["sound", "without an owner", "two owners", "without a standby", "two standbys"],
+    ids=["sound", "without an owner", "two owners", "idle", "without a standby", "two standbys"],
 )
 def test_streams_judge_finds_the_wrong_tasks(second: set[str], wrongs: list[tuple[Wrong, str]]) -> None:
     verdicts = judge_tasks({"first": FIRST, "second": second}, 2, 0)

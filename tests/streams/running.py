@@ -11,13 +11,20 @@ import click
 from tests.campaigns.fault import Fault
 from tests.campaigns.planted import STEPS
 from tests.campaigns.playing import command, fault_options, play
-from tests.campaigns.results import Result, Struck, by_fault, early_ends, markdown, median_and_most
+from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
 from tests.streams.judge import Wrong
 from tests.streams.kinds import ALL, KINDS, REFERENCE
-from tests.streams.stage import ACTIVE, StreamsStage
+from tests.streams.stage import ACTIVE, OUTPUT, StreamsStage
 from tests.transactions import checker
 
-_HEAD = ("fault", "coordinator", "times", *(wrong.value for wrong in Wrong), f"{ACTIVE} after (s)")
+TIMES = (ACTIVE, OUTPUT)
+_HEAD = (
+    "fault",
+    "coordinator",
+    "times",
+    *(wrong.value for wrong in Wrong),
+    *(f"{it} after (s)" for it in TIMES),
+)
 
 
 def campaign(
@@ -41,12 +48,9 @@ def table(results: Sequence[Result]) -> str:
     rows = []
     for fault, side, struck, wrongs in by_fault(results, KINDS):
         counts = [str(wrongs[wrong.value]) for wrong in Wrong]
-        rows.append((fault, side, str(len(struck)), *counts, _times(struck)))
+        times = [median_and_most([it.measured[name] for it in struck]) for name in TIMES]
+        rows.append((fault, side, str(len(struck)), *counts, *times))
     return "\n\n".join([markdown(_HEAD, rows, texts=2), *map(_judged, results)]) + early_ends(results)
-
-
-def _times(struck: Iterable[Struck]) -> str:
-    return median_and_most([it.measured[ACTIVE] for it in struck])
 
 
 def _judged(result: Result) -> str:
