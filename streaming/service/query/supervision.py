@@ -10,6 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -250,8 +251,12 @@ class Supervisor(BackgroundThread):
         self._status.enter(ServicePhase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
         self._check_disk()  # a full disk may have ended the broker
         self._set_alarms()
-        self._check_can_continue()  # the topic may be what is missing
-        running.stop()  # returns when the broker answers, or after minutes when Kafka's clients give up
+        with ThreadPoolExecutor(1) as pool:
+            # It returns when the broker answers, or after minutes when Kafka's clients give up. No batch
+            # begins meanwhile, because it would fire the deadlines of the time without a broker.
+            stopped = pool.submit(running.stop)
+            self._check_can_continue()  # the topic may be what is missing
+            stopped.result()
         disk_checked_s, checked_s = float("-inf"), time.monotonic()
         while self._query.obstacle() and not self._stopped.is_set():
             if time.monotonic() - checked_s > CHECK_S:

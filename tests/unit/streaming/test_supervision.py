@@ -121,6 +121,29 @@ def test_full_disk_is_reported_while_the_query_still_runs(
     supervisor.stop()
 
 
+class Checked(CutOff):
+    """A query whose check, as one that waits for a broker, ends only when the query is being stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_checked = threading.Event()
+
+    def check_can_continue(self) -> None:
+        assert self.started[-1].is_stopping.wait(60.0)
+        self.is_checked.set()
+
+
+def test_no_batch_begins_while_a_check_waits_for_a_broker(status: StatusBoard, tmp_path: Path) -> None:
+    query, ends = Checked(), Ends()
+    supervisor = supervised(query, status, tmp_path, ends)
+    supervisor.start()
+    try:
+        assert query.is_checked.wait(60.0)
+    finally:
+        supervisor.stop()
+    assert not ends.reported
+
+
 class Failing(Supervised):
     """A query with an error from outside of Spark, at the first look after its start."""
 
