@@ -260,9 +260,9 @@ class Checkpoint:
         )
 
     def pin_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
-        """Store a committed batch and the offsets up to which it read, those of its plan if they are None.
+        """Store a committed batch and the offsets up to which it read. Raises FolderNotWritable.
 
-        Raises FolderNotWritable.
+        If `ends` is None, the offsets are those of its plan.
         """
         committed = CommittedBatch(batch, dict(self.planned_ends(batch, topic) if ends is None else ends))
         self._save(replace(self.record(), committed=committed))

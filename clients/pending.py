@@ -219,7 +219,7 @@ class PendingRequests:
             self._pop(request.correlation_id)
 
     def settle_written(self, requests: Iterable[PendingRequest]) -> None:
-        """Settle those of these requests that get no answers, because they are now in the log."""
+        """Settle those of these requests that get no answers. They are in the log now."""
         with self._lock:
             outcomes: list[SettledRequest] = [
                 (request, None)

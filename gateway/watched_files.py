@@ -72,5 +72,5 @@ def _signature(path: Path) -> _Signature:
         found = path.stat()
     except OSError:
         return None
-    # The inode, because Kubernetes replaces files, and a copy may keep the original's time.
+    # The inode counts, because Kubernetes replaces files, and a copy may keep the original's time.
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -125,7 +125,7 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
             consumer,
             topics={},
             resolved_regexes={},
-            # Some of them stay, because the topic watcher reads them here. The group then waits for the next.
+            # Some unknown topics stay, because the topic watcher reads them here. The others follow later.
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,

@@ -38,7 +38,10 @@ def is_for_coordinator(protocol_name: str | None) -> bool:
 def with_last_assignment(
     assignor: Assignor, subscription: Subscription, partitions: tuple[TopicPartition, ...], generation_id: int
 ) -> Subscription:
-    """Return the subscription, with the member's `partitions` of `generation_id` if it names none."""
+    """Return the subscription, with the member's last `partitions` if it names none.
+
+    The member held them in generation `generation_id`.
+    """
     if subscription.user_data or subscription.owned_partitions or not partitions:
         return subscription
     if isinstance(assignor, StickyAssignor):

@@ -259,7 +259,9 @@ class Description:
     # The error text if the client may not describe one of the topics.
     hidden: str = "The group has topics that the client is not authorized to describe."
     parts: Callable[[Any], Sequence[Any]] = attrgetter("members")  # the parts of a group that have topics
-    topics: Callable[[Any], set[str]] = lambda member: _topic_names(member)  # of one of these parts
+    topics: Callable[[Any], set[str]] = lambda member: _topic_names(
+        member
+    )  # the topics of one of these parts
     member_fields: Callable[[Any], Fields] = lambda member: _member_fields(member)
     fields: Callable[[Any, Any], Fields] = lambda request, answer: {}
 
@@ -279,7 +281,7 @@ class Description:
 
     async def _describe(self, context: RequestContext, request: Any, response: Awaitable[Any]) -> Fields:
         """Return the part of the response about a group."""
-        # It is built in slices, because a group may have many members.
+        # The response is built in slices, because a group may have many members.
         answer, slices = await response, context.slices()
         group_id = answer.group_id
         named = await slices.each(self.topics, self.parts(answer))

@@ -38,7 +38,7 @@ class _Part:
     """The part of a request about one group."""
 
     group_id: str
-    topics: Sequence[Any] | None  # that the client may describe; None for all topics
+    topics: Sequence[Any] | None  # those the client may describe; None for all topics
     found: Sequence[NamedTopic] | None = None  # their metadata in the same order; None if no broker answers
     hidden: Sequence[Any] = ()  # requested topics that the client may not describe
 

@@ -140,7 +140,7 @@ def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool
 def _cluster_operations(context: RequestContext) -> frozenset[Operation]:
     authorizer = context.services.authorizer
     if authorizer is None or not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
-        # As in Kafka, a client that may not describe the cluster has none.
+        # As in Kafka, a client that may not describe the cluster has no operation on it.
         return frozenset()
     return authorizer.operations(context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -197,7 +197,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     assert authorizer is not None
     version = authorizer.version
     request = await offload.decode_passed(header, message)
-    # It needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark.
+    # A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark.
     if _is_of_replica(request):
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID

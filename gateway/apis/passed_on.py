@@ -152,7 +152,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
     def error(_: RequestContext, entry: Any) -> GatewayError | None:
         name = entry.name or names.get(entry.topic_id)
         if name is None:
-            # ACLs are about names.
+            # ACLs are about names, and this id has none.
             return GatewayError.UNKNOWN_TOPIC_ID
         return None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC]
 

@@ -228,7 +228,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
-        """Return the suspects that changed since the last call, of more than `most` the latest."""
+        """Return the suspects that changed since the last call, but at most the latest `most`."""
         changed = [(key, self._known[key]) for key in self._changed]
         self._changed.clear()
         return changed[-most:]

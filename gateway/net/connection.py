@@ -197,7 +197,7 @@ class Connection:
         sasl = apis.SASL.get(header.api_key)
         if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
-        # It is allowed before the first authentication, but not after the end of a session.
+        # ApiVersions is allowed before the first authentication, but not after the end of a session.
         if header.api_key == ApiKey.ApiVersions and apis.is_allowed(header.api_key, header.api_version):
             await self._answer_versions(header, message, slot)
         elif sasl is not None and header.api_version in sasl.versions:

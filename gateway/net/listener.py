@@ -151,7 +151,7 @@ class ConnectionAdmission:
         return admission
 
     def identify(self, admission: AdmissionDecision, address: str) -> None:
-        """Count the connection by the client's IP address, and refuse it if there are too many of it."""
+        """Count the connection by the client's IP address. Refuse it if the address has too many."""
         admission.address = address
         self._by_ip[address] += 1
         limits, now_s = self._limits, self._quotas.now_s()

@@ -34,7 +34,7 @@ class ResponseSlot:
         self.request_bytes = self.sent_bytes = request_bytes
         self.api_key = -1
         self.began_s = time.monotonic()
-        self.quota: TokenBucket | None = None  # that the request exceeds
+        self.quota: TokenBucket | None = None  # the quota that the request exceeds
         # The response in one or several parts, None until it is ready. Without a part, no response is
         # expected.
         self.frame: tuple[bytes, ...] | None = None
@@ -67,11 +67,11 @@ class ResponseWriter:
         self._counts = counts
         self._write_buffers = write_buffers
         self.slots: deque[ResponseSlot] = deque()
-        self.taken_bytes = 0  # of the requests that have slots
+        self.taken_bytes = 0  # the bytes of the requests that have slots
         self._being_sent = 0
         """The number of slots, from the first on, whose responses are written but not yet in the kernel."""
         self.is_due = False
-        # Done when the kernel has all responses, and None if it already has them.
+        # Done when the kernel has all responses. None if it already has them.
         self.unsent: Future[None] | None = None
 
     def open_slot(self, request_bytes: int) -> ResponseSlot:

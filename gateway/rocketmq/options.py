@@ -60,7 +60,7 @@ class RocketmqOptions:
 
     client_config: ClientConfig  # for the coordinator's topics
     layout: TopicLayout
-    namesrv: tuple[str, ...]  # of the cluster
+    namesrv: tuple[str, ...]  # the cluster's name servers
     listen: Address
     # Gateways that run at the same time have different names. A gateway that starts again has the same name.
     name: str
@@ -74,7 +74,7 @@ class RocketmqOptions:
     credentials: tuple[str, str] | None = field(default=None, repr=False)
     upstream_tls: ssl.SSLContext | None = None  # for the cluster
     proxy_line: bool = True  # brokers see the clients' addresses
-    allowed_codes: frozenset[int] = frozenset()  # of requests that pass although they are refused by default
+    allowed_codes: frozenset[int] = frozenset()  # requests that pass although they are refused by default
     lag_queues: int = LAG_QUEUES  # the most queues whose lags are in the metrics
     is_tls_permissive: bool = False
     proxies: tuple[Network, ...] = ()

@@ -70,7 +70,7 @@ class RocketMqGroupsView(typing.Protocol):
 
 
 async def read_groups(view: RocketMqGroupsView) -> list[GroupSnapshot]:
-    """Return the groups by all records that are on the topic now. Raises ClientError."""
+    """Return the groups after all records that are on the topic now. Raises ClientError."""
     if not await view.reach_end(_READ_TIMEOUT_S):
         raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
     return await asyncio.to_thread(view.groups)

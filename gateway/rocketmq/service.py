@@ -112,7 +112,7 @@ class RocketmqGroupRequests:
     def _deliver(self, message: AnyToConnection) -> None:
         session = self._sessions.get(message.connection)
         if session is None:
-            # It is for another gateway with the same reply partition.
+            # The message is for another gateway with the same reply partition.
             return
         if isinstance(message, CloseConnection):
             session.client.close(message.reason)

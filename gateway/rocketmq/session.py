@@ -124,8 +124,9 @@ class GroupSession:
             self.client.send(encode_frame(header))
 
     def is_new_change(self, group_id: str, request: str) -> bool:
-        """Return True for the first notification of a change, early or with the query's batch. Remember the
-        change.
+        """Remember the change of this request, and return True if it is new.
+
+        A change is notified early, and again with the query's batch.
         """
         if (group_id, request) in self._changes:
             return False

@@ -368,5 +368,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text(error: Exception) -> str:
-    # Without quotes from a file, because these may be secret.
+    # The text must not quote a file, whose content may be secret.
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

@@ -48,8 +48,8 @@ class AuthenticationRefused(Struct, frozen=True):
     """The authentication failed."""
 
     why: str  # for the log
-    # For the client. It does not reveal which part of the credentials is wrong. None: a sentence that is the
-    # same for all mechanisms.
+    # The client's text, which does not reveal the wrong part of the credentials. None: the same sentence for
+    # all mechanisms.
     message: str | None = None
 
 

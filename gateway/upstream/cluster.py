@@ -62,7 +62,7 @@ class _Answer:
 
     topic: ClusterTopic | None  # None without `is_absent`: the broker returned another error
     at_s: float
-    number: int  # of the request
+    number: int  # the request's number
     is_absent: bool = False  # no topic has the name or id
 
 

@@ -31,7 +31,7 @@ class SaslReply:
 
     response: bytes
     accepted: str | None = None  # the user whom the broker has authenticated
-    lifetime_ms: int = 0  # of the session, 0 if it has no end
+    lifetime_ms: int = 0  # the session's lifetime, 0 if it has no end
     failed: str | None = None  # the reason to disconnect the client after the response
 
 

@@ -292,7 +292,7 @@ def _encode_body(api_key: int, api_version: int, response: Fields) -> bytes:
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    # Cached, because Heartbeat, the most frequent request, has only a few different responses.
+    # The result is cached: Heartbeat, the most frequent request, has only a few different responses.
     return _encode_body(api_key, api_version, {"error_code": error_code})
 
 

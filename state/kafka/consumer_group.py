@@ -56,8 +56,8 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     member_epoch: int = 0
     previous_epoch: int = -1  # the member epoch before the last write of the assignment
     state: MemberState = MemberState.STABLE
-    assigned: AssignedPartitions = {}  # that the member may use
-    pending_revocation: AssignedPartitions = {}  # that the member has to revoke first
+    assigned: AssignedPartitions = {}  # partitions that the member may use
+    pending_revocation: AssignedPartitions = {}  # partitions that the member has to revoke
     session_deadline_ms: int | None = None
     rebalance_deadline_ms: int | None = None  # armed while the member has to revoke partitions
     classic: ClassicMember | None = None  # None for a member on the consumer protocol

@@ -103,7 +103,7 @@ class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields
     """
 
     request: str  # the id of the TxnOffsetCommit
-    position: LogPosition  # of the TxnOffsetCommit
+    position: LogPosition  # the position of the TxnOffsetCommit
     at_ms: int
     transactional_id: str
     producer_id: int
@@ -111,7 +111,7 @@ class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields
     txn_version: int
     txn_partition: int
     txn_position: int
-    txn_topic_id: bytes | None  # of the markers topic, None if it is unknown
+    txn_topic_id: bytes | None  # the id of the markers topic
     offsets: dict[str, dict[int, Offset]]
 
 

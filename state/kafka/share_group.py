@@ -58,7 +58,7 @@ class InitializationTask(Struct, frozen=True, array_like=True, forbid_unknown_fi
     state_epoch: int
     start_offset: int
     at_ms: int  # the time of the request
-    error_code: int = 0  # of the last result, 0 before the first
+    error_code: int = 0  # the last result's error, 0 before the first
     # An administrator gave the start offset. The partition may already be initialized, and stays so if the
     # task fails.
     altered: bool = False

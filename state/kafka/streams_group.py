@@ -116,8 +116,8 @@ class StreamsGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
     member_epoch: int = 0
     previous_epoch: int = 0  # the member epoch before the last write of the assignment
     state: MemberState = MemberState.STABLE
-    assigned: RoleTasks = NO_TASKS  # that the member may run
-    pending: RoleTasks = NO_TASKS  # that the member has to give up first
+    assigned: RoleTasks = NO_TASKS  # tasks that the member may run
+    pending: RoleTasks = NO_TASKS  # tasks that the member has to give up
     assignment_epochs: dict[Task, int] = {}  # the epoch of the target that assigned each active task
     task_offsets: dict[Task, int] = {}  # as the member reported last
     task_end_offsets: dict[Task, int] = {}  # as the member reported last
@@ -156,7 +156,8 @@ class StreamsGroup(ModernGroup, tag="KafkaStreams"):
     target_assignor: str = ""  # the name of the assignor that computed the target
     topics: dict[str, Topic | None] = field(default_factory=dict)  # None for a missing topic
     topology: StreamsTopology | None = None
-    validated_topology_epoch: int = -1  # that of the topology if its topics were right at the last heartbeat
+    # The epoch of the topology if its topics were right at the last heartbeat, else -1.
+    validated_topology_epoch: int = -1
     assignment_configs: dict[str, str] = field(default_factory=dict)  # at the last change of the group epoch
     endpoint_epoch: int = 0  # grows when an endpoint or the tasks behind it change
     shutdown_requested_by: str = ""  # a member id

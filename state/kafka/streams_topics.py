@@ -151,7 +151,7 @@ class _Configuration:
         self._subtopologies = sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
         self._known = known
         self._existing = {name: topic.partitions for name, topic in known.items() if topic is not None}
-        self._decided: dict[str, int] = {}  # for internal topics
+        self._decided: dict[str, int] = {}  # numbers of internal topics
         self._fixed = {
             topic.name: topic.partitions
             for subtopology in self._subtopologies

@@ -68,7 +68,7 @@ class ObserverOptions:
     shards: int | None = None
     state_partitions: int | None = None
     batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS  # between the beginnings of batches
-    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # for rebalancing groups; 0: brokers are never polled
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # between polls for rebalancing groups; 0: none
     replication_factor: int | None = None  # of new topics
     min_insync_replicas: int | None = None  # of new topics
     ui_host: str = LOOPBACK

@@ -49,7 +49,7 @@ class ExecutorsUnfit(RuntimeError):
 class Demand:
     """The requirements on a Python worker."""
 
-    versions: tuple[tuple[str, str], ...]  # of Python and of each distribution
+    versions: tuple[tuple[str, str], ...]  # the versions of Python and of each distribution
     # The path and the content of a file, which another machine sees only in a shared checkpoint.
     mark: tuple[str, str] | None = None
 

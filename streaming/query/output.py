@@ -166,7 +166,7 @@ class Output(OutputRows):
         """Do nothing, because the batch writes the views before Spark commits it."""
 
     def _add_response(self, value: bytes, reply_partition: int) -> None:
-        # To keep the order.
+        # The open pack goes first, to keep the order.
         if reply_partition in self._packs:
             self._close_pack(reply_partition)
         self.add(self._layout.responses_topic, value, b"", reply_partition)

@@ -23,15 +23,16 @@ _REQUEST = b'"request":"'
 
 
 class ReplicaPosition(NamedTuple):
-    """The position in the log of early answers: before these offsets of the partitions of requests, with the
-    deadlines up to `as_of_ms` fired.
+    """The position in the log at which early answers were given.
+
+    All records before `offsets` were applied, by partition, and all deadlines up to `as_of_ms` were fired.
     """
 
     offsets: Mapping[int, int]
     as_of_ms: int
 
     def is_before(self, other: "ReplicaPosition") -> bool:
-        """Return True if this position is nowhere after the other one."""
+        """Return True if no part of this position is after the other one."""
         if self.as_of_ms > other.as_of_ms:
             return False
         return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())

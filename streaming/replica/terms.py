@@ -148,7 +148,7 @@ class Terms:
     configs: Configs
     outages: Sequence[Outage]
     skip: frozenset[str]
-    owner_epoch: int  # of the coordinator whose replica this is
+    owner_epoch: int  # the epoch of the replica's coordinator
     # The outage that this coordinator has ended by taking over, or None if it is not known.
     ended_outage: Outage | None = None
 

@@ -283,8 +283,8 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
             why = f"the bytes of member {member.member_id} are unreadable: {error}"
             raise _refused(context, context.rule("UP2"), why) from None
         if assignment is None:
-            # A rebalance took its assignment away. It keeps what its JoinGroup owns, which a cooperative
-            # client uses until it syncs. In Kafka it keeps nothing (row UP9).
+            # A rebalance took the member's assignment away. The member keeps the partitions of its
+            # JoinGroup, which a cooperative client uses until it syncs. In Kafka it keeps nothing (row UP9).
             free = tuple(p for p in subscription.owned_partitions if p not in owners)
             assignment = Assignment(free)
         if assignment.user_data:
@@ -332,7 +332,7 @@ def _by_topic_id(
 
 
 def _request_topics(context: StepContext, topics: list[str]) -> None:
-    # The topic watcher looks them up.
+    # The topic watcher looks up wanted topics.
     context.group_of(ClassicGroup).wanted_topics = topics
 
 

@@ -76,8 +76,8 @@ class Pace:
     def needs_members_check(self) -> bool:
         """Return True if the groups topic has to be read.
 
-        Batches have then processed all requests, no request has come for a while, and `no_member` was not
-        called since the last request.
+        It has to be read once batches have processed all requests and no request has come for a while, unless
+        `no_member` was called since the last request.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s

@@ -87,7 +87,7 @@ class Acted(NamedTuple):
 
     batch: int  # the last planned batch
     read_ms: int  # the last append time that a planned batch has read
-    horizon_ms: int  # of their replicas
+    horizon_ms: int  # the horizon of their replicas
 
     @property
     def until_ms(self) -> int:
@@ -107,9 +107,9 @@ def acted_so_far(ours: LogAndState, first: ReplicaId) -> Acted:
 
 
 def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
-    """Return all outages, with the one that began after `acted` and ends now. A new checkpoint has none.
+    """Store the outage that began after `acted` and ends now, and return all outages. Raises KafkaError.
 
-    Raises KafkaError.
+    A new checkpoint has none.
     """
     checkpoint, topic = ours.checkpoint, ours.layout.requests_topic
     if not acted.until_ms and acted.batch < 0:

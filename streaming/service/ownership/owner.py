@@ -115,8 +115,9 @@ class ClockRecords:
         return not self._reader.ends([self._partition])[self._partition]
 
     def comes_within(self, timeout_s: float) -> bool:
-        """Return True if a clock record is appended within this time, which starts now, or at the last call
-        if that returned False.
+        """Wait for a clock record. Return False if none is appended within `timeout_s`.
+
+        If the last call returned False, records since that call count, too.
         """
         if not self._is_following:
             self._reader.start(end=[self._partition])

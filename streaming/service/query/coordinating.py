@@ -329,7 +329,7 @@ class CoordinatorsQuery(SupervisedQuery):
             _depose(successor)
         if LATER_CLAIM in text:
             return error  # the claim was withdrawn
-        # It must not end the service, so later queries check only claims.
+        # Such a record must not end the service, so later queries check only claims.
         log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
         self._owner_epoch = None
         return error

@@ -105,8 +105,9 @@ class SupervisedQuery(ABC):
         return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Record another failure of a batch, its `failures`th. Return the records that workers handled when
-        they died.
+        """Record that a batch has failed, now for the `failures`th time in a row.
+
+        Return the records that workers handled when they died.
         """
         return ()
 

@@ -38,7 +38,7 @@ class ClusterTopics(Struct, frozen=True):
     images: Images
     listed: frozenset[str] | None  # the names of all existing topics, None if not requested
     at_ms: int
-    internal: frozenset[str] = frozenset()  # that the brokers mark as internal
+    internal: frozenset[str] = frozenset()  # topics that the brokers mark as internal
 
 
 class _Result(Struct, frozen=True):
@@ -301,7 +301,7 @@ class GroupTopics:
         if known == matched.topics and matched.error is None:
             return matched.topics
         images = cluster.images
-        # With an error, or absent only from this poll.
+        # These topics have an error, or are absent only from this poll.
         doubtful = {
             name
             for name in known

@@ -35,7 +35,7 @@ class _GroupRecord(Struct, frozen=True):
     """The fields used of a record of the groups topic."""
 
     consumer: _ConsumerRecord | None = None
-    wanted_topics: list[str] = []  # that a classic group needs for its conversion (row MI14)
+    wanted_topics: list[str] = []  # topics that a classic group needs for its conversion (row MI14)
 
 
 class GroupView(Struct, frozen=True):

@@ -38,7 +38,7 @@ class Fetched:
     """The result of a Fetch."""
 
     markers: list[Marker]
-    next_offset: int  # to read from next
+    next_offset: int  # the offset to read from next
     start: int  # the first offset of the log
     end: int  # the high watermark
     is_out_of_range: bool = False  # the requested offset is not in the log

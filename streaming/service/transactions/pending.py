@@ -42,10 +42,10 @@ class Decision(NamedTuple):
 @dataclass(slots=True)
 class _Entry:
     pending: PendingTransaction
-    marker: Marker | None = None  # that decides the entry
+    marker: Marker | None = None  # the marker that decides the entry
     outcome: MarkerOutcome | None = None  # the meaning of the marker
     is_lost: bool = False  # the log no longer has all markers from the entry's position on
-    due_s: float = 0.0  # from then on the request to the group is due
+    due_s: float = 0.0  # when the request to the group is due
     repeat_s: float = FIRST_REPEAT_S
 
 
