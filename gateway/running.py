@@ -74,16 +74,16 @@ class Readiness:
     async def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Run the checks, except those in `exclude`, and return their outcomes."""
         wanted = [name for name in self._others if name not in exclude]
-        found = await asyncio.gather(*(_bounded(self._recent(name)) for name in wanted))
-        listening = {} if LISTENING in exclude else {LISTENING: self._listening()}
+        found = await asyncio.gather(*(_bounded(self._recent_outcome(name)) for name in wanted))
+        listening = {} if LISTENING in exclude else {LISTENING: self._check_listening()}
         return {**listening, **dict(zip(wanted, found, strict=True))}
 
-    def _listening(self) -> str | None:
+    def _check_listening(self) -> str | None:
         if self._server.is_draining:
             return "the gateway is draining"
         return None if self._server.is_listening else "the gateway does not listen"
 
-    async def _recent(self, name: str) -> str | None:
+    async def _recent_outcome(self, name: str) -> str | None:
         """Return the outcome of the check `name`.
 
         Callers share a check that is running or that began at most AGE_MAX_S ago.

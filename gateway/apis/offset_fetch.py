@@ -60,13 +60,13 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
 
 
 def _too_many_groups(wanted: Any) -> Fields:
-    return _with_group_id(wanted, _failed(ErrorCode.INVALID_REQUEST))
+    return _with_group_id(wanted, _group_error(ErrorCode.INVALID_REQUEST))
 
 
 def _single_group_fields(version: int, request: Any, fetched: Fields) -> Fields:
     # Version 1 has no error of the whole response.
     if version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
-        return {"topics": _refused(request.topics, fetched["error_code"])}
+        return {"topics": _all_with_error(request.topics, fetched["error_code"])}
     return fetched
 
 
@@ -85,13 +85,13 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
     this returns.
     """
     if not may_describe_group(context, wanted.group_id):
-        return _completed(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
+        return _completed_future(_group_error(GatewayError.GROUP_AUTHORIZATION_FAILED))
     part, slices = _Part(wanted.group_id, None), context.slices()
     if wanted.topics is not None:
         by_id = context.version >= FIRST_VERSION_WITH_IDS
         found = await look_up(context, wanted.topics, Operation.DESCRIBE, by_id=by_id)
         if found is None and by_id:
-            return _completed(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return _completed_future(_group_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         part = await _visible_part(context, slices, wanted, found)
     has_member = context.version >= _FIRST_VERSION_WITH_MEMBERS
     fetch = OffsetFetch(
@@ -105,7 +105,7 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
     return asyncio.create_task(_fetched(context, slices, part, response))
 
 
-def _completed(fetched: Fields) -> asyncio.Future[Fields]:
+def _completed_future(fetched: Fields) -> asyncio.Future[Fields]:
     completed: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
     completed.set_result(fetched)
     return completed
@@ -142,7 +142,7 @@ async def _fetched(
     by_id = context.version >= FIRST_VERSION_WITH_IDS
     answer = await response
     if answer.error_code is not ErrorCode.NONE:
-        return _failed(answer.error_code)
+        return _group_error(answer.error_code)
     if part.topics is None:
         shown = [topic for topic in answer.topics if may_describe_topic(context, topic.name)]
         return await _all_offsets(context, slices, shown, by_id=by_id)
@@ -150,7 +150,7 @@ async def _fetched(
         fetched = await _in_requested_order(slices, part.topics, part.found, answer.topics)
     else:
         fetched = [await _topic_fields(slices, topic) for topic in answer.topics]
-    fetched += _refused(part.hidden, GatewayError.TOPIC_AUTHORIZATION_FAILED, by_id=by_id)
+    fetched += _all_with_error(part.hidden, GatewayError.TOPIC_AUTHORIZATION_FAILED, by_id=by_id)
     return {"error_code": ErrorCode.NONE, "topics": fetched}
 
 
@@ -162,7 +162,7 @@ async def _all_offsets(
         ids = await ids_of(context, (topic.name for topic in topics))
     except UpstreamLost:
         if by_id:
-            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return _group_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         ids = {}
     present = [_of_id(topic, ids.get(topic.name)) for topic in topics]
     if by_id:
@@ -232,7 +232,7 @@ def _no_offset(error: Codes, partition: int) -> dict[str, Any]:
     }
 
 
-def _failed(error: Codes) -> dict[str, Any]:
+def _group_error(error: Codes) -> dict[str, Any]:
     """Return the response about a group with an error."""
     lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     # Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE, and every client retries after
@@ -242,7 +242,7 @@ def _failed(error: Codes) -> dict[str, Any]:
     return {"error_code": code, "topics": []}
 
 
-def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> list[dict[str, Any]]:
+def _all_with_error(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> list[dict[str, Any]]:
     return [
         {
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),

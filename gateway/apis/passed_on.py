@@ -84,11 +84,11 @@ def _on_config(operation: Operation) -> Callable[[RequestContext, Any], GatewayE
     return error
 
 
-def _named(entry: Any, error: GatewayError) -> Fields:
+def _refused_by_name(entry: Any, error: GatewayError) -> Fields:
     return {"name": entry.name, "error_code": error}
 
 
-def _configured(resource: Any, error: GatewayError) -> Fields:
+def _refused_resource(resource: Any, error: GatewayError) -> Fields:
     return {
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
@@ -96,7 +96,7 @@ def _configured(resource: Any, error: GatewayError) -> Fields:
     }
 
 
-def _partitions(
+def _refused_partitions(
     topic_field: str = "name", partition_field: str = "partition_index", **nothing: int
 ) -> Callable[[Any, GatewayError], Fields]:
     """Return a function that builds a topic's part of a response, with one error for all partitions."""
@@ -112,12 +112,12 @@ def _partitions(
     return refused
 
 
-def _producers(topic: Any, error: GatewayError) -> Fields:
+def _refused_producers(topic: Any, error: GatewayError) -> Fields:
     partitions = [{"partition_index": index, "error_code": error} for index in topic.partition_indexes]
     return {"name": topic.name, "partitions": partitions}
 
 
-_CREATED = Entries("topics", "topics", _create_error, _named)
+_CREATED = Entries("topics", "topics", _create_error, _refused_by_name)
 
 
 async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
@@ -195,7 +195,7 @@ ROWS = (
     Passed(
         key=ApiKey.ListOffsets,
         guard=Entries(
-            "topics", "topics", _on_topic(Operation.DESCRIBE), _partitions(timestamp=-1, offset=-1)
+            "topics", "topics", _on_topic(Operation.DESCRIBE), _refused_partitions(timestamp=-1, offset=-1)
         ).guard,
     ),
     Passed(key=ApiKey.Metadata, guard=guard_metadata, rewrite=addresses.rewrite_metadata),
@@ -204,7 +204,9 @@ ROWS = (
     Passed(key=ApiKey.DeleteTopics, guard=_guard_deletion, internal=internal_topics.screen_deletion),
     Passed(
         key=ApiKey.DeleteRecords,
-        guard=Entries("topics", "topics", _on_topic(Operation.DELETE), _partitions(low_watermark=-1)).guard,
+        guard=Entries(
+            "topics", "topics", _on_topic(Operation.DELETE), _refused_partitions(low_watermark=-1)
+        ).guard,
         internal=internal_topics.screen_records,
     ),
     Passed(key=ApiKey.InitProducerId, guard=guard_producer_id),
@@ -214,7 +216,7 @@ ROWS = (
             "topics",
             "topics",
             _on_topic(Operation.DESCRIBE, "topic"),
-            _partitions("topic", "partition", leader_epoch=-1, end_offset=-1),
+            _refused_partitions("topic", "partition", leader_epoch=-1, end_offset=-1),
         ).guard,
     ),
     Passed(key=ApiKey.AddPartitionsToTxn, guard=guard_addition, internal=internal_topics.screen_addition),
@@ -235,13 +237,15 @@ ROWS = (
     ),
     Passed(
         key=ApiKey.DescribeConfigs,
-        guard=Entries("resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _configured).guard,
+        guard=Entries(
+            "resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _refused_resource
+        ).guard,
         groups=group_configs.screen_descriptions,
         brokers=broker_configs.screen_descriptions,
     ),
     Passed(
         key=ApiKey.AlterConfigs,
-        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured).guard,
+        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _refused_resource).guard,
         groups=group_configs.screen_alterations,
         brokers=broker_configs.screen_alterations,
         internal=internal_topics.screen_configs,
@@ -250,13 +254,13 @@ ROWS = (
     Passed(key=ApiKey.DescribeLogDirs, needs=Operation.DESCRIBE),
     Passed(
         key=ApiKey.CreatePartitions,
-        guard=Entries("topics", "results", _on_topic(Operation.ALTER), _named).guard,
+        guard=Entries("topics", "results", _on_topic(Operation.ALTER), _refused_by_name).guard,
         internal=internal_topics.screen_partitions,
     ),
     Passed(key=ApiKey.ElectLeaders, needs=Operation.ALTER),
     Passed(
         key=ApiKey.IncrementalAlterConfigs,
-        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _configured).guard,
+        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _refused_resource).guard,
         groups=group_configs.screen_incremental_alterations,
         brokers=broker_configs.screen_alterations,
         internal=internal_topics.screen_configs,
@@ -281,7 +285,7 @@ ROWS = (
     Passed(key=ApiKey.DescribeCluster, guard=guard_cluster, rewrite=addresses.rewrite_cluster),
     Passed(
         key=ApiKey.DescribeProducers,
-        guard=Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,
+        guard=Entries("topics", "topics", _on_topic(Operation.READ), _refused_producers).guard,
     ),
     Passed(key=ApiKey.UnregisterBroker, needs=Operation.ALTER),
     Passed(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),

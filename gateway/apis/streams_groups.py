@@ -136,10 +136,10 @@ async def _topology_refused(
     # The coordinator's own topics are internal, too.
     internal = KAFKAS_INTERNAL_TOPICS | context.services.internal_topics.names
     if not internal.isdisjoint(names):
-        return _invalid("has internal topics of the cluster", internal.intersection(names))
+        return _invalid_topology("has internal topics of the cluster", internal.intersection(names))
     illegal = [name for name in names if not is_topic_name(name)]
     if illegal:
-        return _invalid("has names that no topic can have", illegal)
+        return _invalid_topology("has names that no topic can have", illegal)
     is_allowed = all(await slices.each(_decider(context, Operation.DESCRIBE), names))
     return None if is_allowed else TOPIC_REFUSED
 
@@ -153,7 +153,7 @@ def _decider(context: RequestContext, operation: Operation) -> Callable[[str], b
     return authorizer.decider(context.principal, context.client_host, operation, ResourceType.TOPIC)
 
 
-def _invalid(why: str, names: Iterable[str]) -> Fields:
+def _invalid_topology(why: str, names: Iterable[str]) -> Fields:
     message = f"The topology {why}: {_listed([quoted(name) for name in sorted(names)])}."
     return {"error_code": ErrorCode.STREAMS_INVALID_TOPOLOGY, "error_message": message}
 
@@ -222,7 +222,7 @@ async def _create_topics(
     if answer.create_topics is UNSET:
         return answer
     outcome = await _create(context, answer.create_topics, answer.heartbeat_interval_ms)
-    return structs.replace(answer, status=[_amended(one, outcome) for one in answer.status])
+    return structs.replace(answer, status=[_with_outcome(one, outcome) for one in answer.status])
 
 
 async def _create(
@@ -252,7 +252,7 @@ def _listed(topics: list[str]) -> str:
     return listed(topics, "topic", _NAMED_MAX)
 
 
-def _amended(status: StreamsStatus, outcome: str) -> StreamsStatus:
+def _with_outcome(status: StreamsStatus, outcome: str) -> StreamsStatus:
     """Add the outcome of the creation to the status that reports missing internal topics."""
     if not outcome or status.status_code != StatusCode.MISSING_INTERNAL_TOPICS:
         return status

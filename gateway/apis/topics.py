@@ -209,7 +209,7 @@ async def resolution_of(
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
     if known is None:
         return None
-    resolving = _matching.run(_resolved, pattern, known, context.services.internal_topics.own)
+    resolving = _matching.run(_resolve_pattern, pattern, known, context.services.internal_topics.own)
     timeout_s = context.services.cluster.limits.topics_look_up_s
     done, _ = await asyncio.wait([resolving], timeout=timeout_s)
     if not done:
@@ -227,7 +227,7 @@ async def resolution_of(
     return structs.replace(resolved, topics={name: resolved.topics[name] for name in visible}, seen=seen)
 
 
-def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
+def _resolve_pattern(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
     """Return the topics that the pattern matches, and their digest. Runs in a worker thread."""
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
     internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
@@ -284,7 +284,7 @@ async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T 
     # While brokers hang, only the first requests wait: no request waits for a query that has used up the
     # time.
     left_s = max(0.0, timeout_s - cluster.waited_s())
-    task = asyncio.create_task(_answered(query))
+    task = asyncio.create_task(_result_or_none(query))
     # A slower query continues, because other requests may wait for it.
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -295,7 +295,7 @@ async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T 
     return None
 
 
-async def _answered(query: Coroutine[Any, Any, T]) -> T | None:
+async def _result_or_none(query: Coroutine[Any, Any, T]) -> T | None:
     try:
         return await query
     except UpstreamLost as error:

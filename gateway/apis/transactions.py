@@ -120,7 +120,7 @@ async def _open_position(
     except (UpstreamLost, TimeoutError):
         return _retriable_error(context)
     except CoordinatorRefused as error:
-        return _code(error.error_code)
+        return _known_code(error.error_code)
     # After a suspension of the process the answer and the timeout arrive together, and a request must not be
     # written long after its transaction.
     return found if loop.time() - began_s <= BROKERS_TIMEOUT_S else _retriable_error(context)
@@ -135,7 +135,7 @@ async def _position(
         if code == GatewayError.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if code:
-            return _refusal(transactions, code) or _code(code)
+            return _refusal(transactions, code) or _known_code(code)
     # Markers of the producer's earlier transactions are below this position, the marker of this one is not.
     position = await transactions.position(partition)
     described = await transactions.describe(producer.transactional_id)
@@ -164,7 +164,7 @@ def _error_unless_open(
     ):
         return GatewayError.INVALID_PRODUCER_ID_MAPPING
     if code:
-        return _code(code)
+        return _known_code(code)
     if described.transaction_state in _PREPARE:
         return GatewayError.CONCURRENT_TRANSACTIONS
     if described.producer_epoch != producer.epoch:
@@ -202,7 +202,7 @@ def _retriable_error(context: RequestContext) -> Codes:
     return GatewayError.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def _code(code: int) -> Codes:
+def _known_code(code: int) -> Codes:
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

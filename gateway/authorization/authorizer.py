@@ -105,15 +105,17 @@ class Authorizer:
 
     def replace(self, acls: Iterable[Acl]) -> bool:
         """Replace the ACLs. Returns True if they differ from those before."""
-        return self._apply(self._sorted(acls))
+        return self._apply(self._sort_if_new(acls))
 
     async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
         """Replace the ACLs as `replace` does, but compare and sort them in a thread, because there may be
         many.
         """
-        return self._apply(await asyncio.to_thread(self._sorted, acls))
+        return self._apply(await asyncio.to_thread(self._sort_if_new, acls))
 
-    def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None:
+    def _sort_if_new(
+        self, acls: Iterable[Acl]
+    ) -> tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None:
         """Return the ACLs, and the same by resource type, or None if they are already in force."""
         new = frozenset(acls)
         if new == self._acls:

@@ -283,10 +283,10 @@ class CoordinatorBackend:
             for waiting, outcome in self._outcomes.popleft():
                 assert isinstance(waiting, _Waiting)
                 if isinstance(outcome, ClientError):
-                    self._end(waiting, outcome)
+                    self._end_with_error(waiting, outcome)
                     continue
                 if outcome is None:
-                    self._give(waiting, True)
+                    self._settle(waiting, True)
                     continue
                 self.answered_at_s = now_s
                 # A parked request does not show how long a response takes.
@@ -294,18 +294,18 @@ class CoordinatorBackend:
                     took_s = now_s - waiting.asked_at_s
                     slowest_s = max(slowest_s, took_s)
                     self._durations[type(waiting.request).__name__].add(took_s)
-                self._give(waiting, outcome)
+                self._settle(waiting, outcome)
         if slowest_s:
             self._held.timeout.record(slowest_s, now_s)
         self._held.first()  # drops the answered requests before it
 
-    def _end(self, waiting: _Waiting, error: ClientError) -> None:
+    def _end_with_error(self, waiting: _Waiting, error: ClientError) -> None:
         """End a request that got an error instead of a response."""
         if waiting.answered.done():
             return
         if isinstance(error, RequestTooLarge) and not isinstance(waiting.request, UNANSWERED):
             refusing = self.refuse(waiting.request, error)
-            refusing.add_done_callback(lambda refused: self._give(waiting, refused.result()))
+            refusing.add_done_callback(lambda refused: self._settle(waiting, refused.result()))
             return
         failure = failure_of(error)
         if not isinstance(error, ClientClosed):
@@ -319,9 +319,9 @@ class CoordinatorBackend:
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
         request = waiting.request
-        self._give(waiting, False if isinstance(request, UNANSWERED) else failed(request, error_code))
+        self._settle(waiting, False if isinstance(request, UNANSWERED) else failed(request, error_code))
 
-    def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
+    def _settle(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
         if not waiting.answered.done():
             waiting.answered.waiting = None  # they refer to each other
             waiting.answered.set_result(outcome)

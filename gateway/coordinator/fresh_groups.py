@@ -162,9 +162,9 @@ class FreshGroups:
         is_by_replica = not any(answer.changed is UNSET for answer in answers)
         if is_by_replica or (all(map(_is_answered, answers)) and await self._are_answered(others)):
             await self._reach_end()
-        return await asyncio.to_thread(self._merged, changed if is_by_replica else ())
+        return await asyncio.to_thread(self._merge, changed if is_by_replica else ())
 
-    def _merged(self, changed: Iterable[ListedGroup]) -> Listing:
+    def _merge(self, changed: Iterable[ListedGroup]) -> Listing:
         """Return the groups of the view and those that have changed since, by id. Runs in a worker thread."""
         known = {group.group_id: group for group in self._groups.groups()}
         known |= {group.group_id: _known_group(group) for group in changed}

@@ -225,7 +225,7 @@ class MemberDeliveries:
                 if lost:  # the locks had not ended after all; the totals must not decrease
                     self.group.row(partition, self._member_id).expired -= sum(span.offsets for span in lost)
                 for span in (*lost, *self._held.take(partition, first, last)):
-                    self._end(partition, span, kind, sent_ms)
+                    self._count_acknowledged(partition, span, kind, sent_ms)
 
     def refused(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
         """Count acknowledgements that the broker refused, because the member does not hold one of the
@@ -238,7 +238,9 @@ class MemberDeliveries:
             for span in self._lost.take(partition, batch.first, batch.last):
                 self._add(partition, "late", span.offsets)
 
-    def _end(self, partition: PartitionKey, span: OffsetRange, kind: int, sent_ms: int) -> None:
+    def _count_acknowledged(
+        self, partition: PartitionKey, span: OffsetRange, kind: int, sent_ms: int
+    ) -> None:
         """Count a range, or a part of one, that was acknowledged."""
         row = self._add(partition, _NAMES[kind], span.offsets)
         if kind == AcknowledgeType.RENEW:

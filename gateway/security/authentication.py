@@ -127,13 +127,13 @@ def _mapper(text: str) -> PrincipalMapper:
 
 
 def _mechanisms(text: str) -> tuple[str, ...]:
-    names = _list(text)
+    names = _split_list(text)
     if not names or not set(names) <= set(MECHANISMS):
         raise ValueError(f"needs one or more of {', '.join(MECHANISMS)}")
     return names
 
 
-def _list(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -174,7 +174,7 @@ _PARSERS: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
     "connections.max.reauth.ms": ("max_reauth_ms", _at_most(2**63 - 1)),
     "sasl.oauthbearer.jwks.endpoint.url": ("jwks", _file_of_url),
     "sasl.oauthbearer.expected.issuer": ("issuer", str),
-    "sasl.oauthbearer.expected.audience": ("audience", _list),
+    "sasl.oauthbearer.expected.audience": ("audience", _split_list),
     "sasl.oauthbearer.scope.claim.name": ("scope_claim_name", str),
     "sasl.oauthbearer.sub.claim.name": ("sub_claim_name", str),
     "sasl.oauthbearer.clock.skew.seconds": ("clock_skew_s", _at_most(_MAX_INT)),
@@ -256,11 +256,11 @@ class ListenerSecurity:
             raise SecurityError(
                 "the brokers authenticate the clients, so users or keys of tokens at the gateway have no use"
             )
-        self.certificates = _watched(
+        self.certificates = _watched_files(
             (settings.keystore, settings.key, settings.truststore), lambda _: tls_context(settings)
         )
-        self.users = _watched((settings.users,), partial(_users, settings))
-        self.tokens = _watched((settings.jwks,), partial(_tokens, settings))
+        self.users = _watched_files((settings.users,), partial(_users, settings))
+        self.tokens = _watched_files((settings.jwks,), partial(_tokens, settings))
         self.tls = None if self.certificates is None else listener_context(settings, self.certificates)
         """The context of the listeners, or None for plain text."""
 
@@ -340,7 +340,7 @@ class ListenerSecurity:
         return offered
 
 
-def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
+def _watched_files(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
     """Return the files whose paths are given, read by the path of the first, or None without a first path."""
     first = paths[0]
     if first is None:
@@ -353,7 +353,7 @@ def _users(settings: SecuritySettings, path: Path) -> Users:
     try:
         return Users(path.read_text().split("\n"), derived)
     except (OSError, UnicodeDecodeError) as error:
-        raise SecurityError(f"the users in {path} cannot be read: {_text(error)}") from error
+        raise SecurityError(f"the users in {path} cannot be read: {_text_without_quotes(error)}") from error
     except InvalidEntry as error:
         raise SecurityError(f"the users in {path} cannot be used: {error}") from error
 
@@ -362,11 +362,11 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
     try:
         return TokenValidator(path.read_bytes(), settings.tokens)
     except OSError as error:
-        raise SecurityError(f"the keys in {path} cannot be read: {_text(error)}") from error
+        raise SecurityError(f"the keys in {path} cannot be read: {_text_without_quotes(error)}") from error
     except InvalidJwks as error:
         raise SecurityError(f"the keys in {path} cannot be used: {error}") from error
 
 
-def _text(error: Exception) -> str:
+def _text_without_quotes(error: Exception) -> str:
     # The text must not quote a file, whose content may be secret.
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

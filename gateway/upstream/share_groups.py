@@ -238,8 +238,9 @@ class StreamsTopics:
         task.add_done_callback(lambda _: self._in_flight.difference_update(keys))
 
     def failures(self, principal: str, names: Iterable[str]) -> dict[str, str]:
-        """Return the reasons why the principal could not create topics among these a short time ago, by
-        name.
+        """Return why the principal could not create topics a short time ago, by name.
+
+        Only topics in `names` are reported.
         """
         found = ((name, self._recent(principal, name)) for name in names)
         return {name: failure.reason for name, failure in found if failure is not None}

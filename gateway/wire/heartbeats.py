@@ -119,7 +119,7 @@ def decode_heartbeat(header: RequestHeader, message: bytes) -> HeartbeatRequest 
 @_with_fallback
 def decode_consumer_heartbeat(header: RequestHeader, message: bytes) -> KeepAlive | None:
     """Decode the body of a ConsumerGroupHeartbeat. Return None if a field of the member has changed."""
-    group_id, member_id, epoch, at = _head(header, message)
+    group_id, member_id, epoch, at = _read_head(header, message)
     instance_id, at = _FLEXIBLE[1](message, at, _NO_ENTRIES)
     is_unchanged = message[at:] == _NOTHING_NEW[header.api_version]
     return KeepAlive(group_id, member_id, epoch, instance_id) if is_unchanged else None
@@ -128,21 +128,21 @@ def decode_consumer_heartbeat(header: RequestHeader, message: bytes) -> KeepAliv
 @_with_fallback
 def decode_share_heartbeat(header: RequestHeader, message: bytes) -> ShareKeepAlive | None:
     """Decode the body of a ShareGroupHeartbeat. Return None if a field of the member has changed."""
-    group_id, member_id, epoch, at = _head(header, message)
+    group_id, member_id, epoch, at = _read_head(header, message)
     return ShareKeepAlive(group_id, member_id, epoch) if message[at:] == _NOTHING_NEW_SHARED else None
 
 
 @_with_fallback
 def decode_streams_heartbeat(header: RequestHeader, message: bytes) -> StreamsKeepAlive | None:
     """Decode the body of a StreamsGroupHeartbeat. Return None if a field of the member has changed."""
-    group_id, member_id, epoch, at = _head(header, message)
+    group_id, member_id, epoch, at = _read_head(header, message)
     (endpoint_epoch,) = _INT32.unpack_from(message, at)
     instance_id, at = _FLEXIBLE[1](message, at + _INT32.size, _NO_ENTRIES)
     is_unchanged = message[at:] == _NOTHING_NEW_STREAMS
     return StreamsKeepAlive(group_id, member_id, epoch, endpoint_epoch, instance_id) if is_unchanged else None
 
 
-def _head(header: RequestHeader, message: bytes) -> tuple[str, str, int, int]:
+def _read_head(header: RequestHeader, message: bytes) -> tuple[str, str, int, int]:
     """Return the group, the member and its epoch, the first fields of each, and the position after them."""
     group_id, at = _FLEXIBLE[0](message, skip_tagged_fields(message, header.client_id_end), _NO_ENTRIES)
     member_id, at = _FLEXIBLE[0](message, at, _NO_ENTRIES)

@@ -42,7 +42,7 @@ class SchemaEncoder:
     """
 
     def __init__(self, schema: Schema, version: int) -> None:
-        self._write = _structure(schema, version, in_versions(schema["flexibleVersions"], version))
+        self._write = _structure_writer(schema, version, in_versions(schema["flexibleVersions"], version))
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
         """Encode a body.
@@ -62,7 +62,7 @@ class EntriesEncoder:
 
     def __init__(self, schema: Schema, version: int, name: str) -> None:
         (field,) = (field for field in schema["fields"] if attribute_of(field) == name)
-        self._write = _structure(field, version, in_versions(schema["flexibleVersions"], version))
+        self._write = _structure_writer(field, version, in_versions(schema["flexibleVersions"], version))
         self._entries = bytearray()
         self._count = 0
 
@@ -77,11 +77,13 @@ class EntriesEncoder:
         return EncodedList(self._count, bytes(self._entries))
 
 
-def _structure(schema: Schema, version: int, flexible: bool) -> Write:
+def _structure_writer(schema: Schema, version: int, flexible: bool) -> Write:
     if any(is_tagged(field, version) for field in schema["fields"]):
         raise ValueError(f"{schema['name']} has tagged fields")
     writes = [
-        _numbers(fields) if fields[0]["type"] in FORMATS else _other(fields[0], version, flexible)
+        _numbers_writer(fields)
+        if fields[0]["type"] in FORMATS
+        else _field_writer(fields[0], version, flexible)
         for fields in field_runs(schema, version)
     ]
 
@@ -99,7 +101,7 @@ def _default(field: Schema) -> int:
     return default == "true" if field["type"] == "bool" else int(default)
 
 
-def _numbers(fields: Sequence[Schema]) -> Write:
+def _numbers_writer(fields: Sequence[Schema]) -> Write:
     """Return the writer of consecutive fields of fixed size, which are packed together."""
     pack = Struct(">" + "".join(FORMATS[field["type"]] for field in fields)).pack
     defaults = [(attribute_of(field), _default(field)) for field in fields]
@@ -110,24 +112,26 @@ def _numbers(fields: Sequence[Schema]) -> Write:
     return write
 
 
-def _other(field: Schema, version: int, flexible: bool) -> Write:
+def _field_writer(field: Schema, version: int, flexible: bool) -> Write:
     kind: str = field["type"]
     if kind == "string":
-        return _string(field, flexible, is_nullable(field, version))
+        return _string_writer(field, flexible, is_nullable(field, version))
     if kind == "uuid":
-        return _id(attribute_of(field))
+        return _id_writer(attribute_of(field))
     if kind.startswith("[]") and "fields" in field:
-        return _list(field, flexible, is_nullable(field, version), _structure(field, version, flexible))
+        return _list_writer(
+            field, flexible, is_nullable(field, version), _structure_writer(field, version, flexible)
+        )
     if kind.startswith("[]") and kind[2:] in FORMATS:
         return _number_list(attribute_of(field), flexible, FORMATS[kind[2:]])
     if "fields" in field:
-        structure = _structure(field, version, flexible)
+        structure = _structure_writer(field, version, flexible)
         inner = _nullable_structure if is_nullable(field, version) else _inner_structure
         return inner(attribute_of(field), structure)
     raise ValueError(f"field {field['name']} is of type {kind}")
 
 
-def _string(field: Schema, flexible: bool, nullable: bool) -> Write:
+def _string_writer(field: Schema, flexible: bool, nullable: bool) -> Write:
     name, default = attribute_of(field), field.get("default", "")
     if default == "null":
         default = None
@@ -147,7 +151,7 @@ def _string(field: Schema, flexible: bool, nullable: bool) -> Write:
     return write
 
 
-def _id(name: str) -> Write:
+def _id_writer(name: str) -> Write:
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         out += _NO_ID if value is None else value.bytes
@@ -155,7 +159,7 @@ def _id(name: str) -> Write:
     return write
 
 
-def _list(field: Schema, flexible: bool, nullable: bool, write_item: Write) -> Write:
+def _list_writer(field: Schema, flexible: bool, nullable: bool, write_item: Write) -> Write:
     name, default = attribute_of(field), None if field.get("default") == "null" else ()
 
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:

@@ -286,11 +286,11 @@ def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to
     row = None
     if context.has_group:
         _prune_ended(context)
-        row = _apply(context, marker)
+        row = _apply_marker(context, marker)
     context.reply(reply_to, TransactionMarkerResponse, row or context.rule("TO9"))
 
 
-def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
+def _apply_marker(context: StepContext, marker: TransactionMarker) -> RuleId | None:
     """Settle the pending offsets whose transaction the marker ends. Return the deciding row, or None."""
     row = None
     settled: list[tuple[PendingOffsets, MarkerOutcome, RuleId]] = []
@@ -307,7 +307,7 @@ def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
     entries = [entry for entry, _, _ in settled]
     context.settle(entries)
     for entry, outcome, decided in settled:
-        _end(context, entry, outcome, decided, marker)
+        _end_entry(context, entry, outcome, decided, marker)
     _record_ended(context, entries, marker)
     return context.rule("TO14")
 
@@ -323,7 +323,7 @@ def is_reached(entry: PendingOffsets, marker: TransactionMarker) -> bool:
     )
 
 
-def _end(
+def _end_entry(
     context: StepContext,
     entry: PendingOffsets,
     outcome: MarkerOutcome,

@@ -132,21 +132,21 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
             return ConsumerGroupState.EMPTY
         if self.group_epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        return ConsumerGroupState.STABLE if self._behind() is None else ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE if self._find_behind() is None else ConsumerGroupState.RECONCILING
 
     @cached_property
     def progress(self) -> GroupProgress:
         """The progress of the group at the end of a step. It is derived anew after `forget_progress`."""
         if self.group_epoch > self.assignment_epoch:
             return GroupProgress(self.state, True)
-        behind = self._behind()
+        behind = self._find_behind()
         return GroupProgress(self.state, behind is not None and behind.member_epoch > 0)
 
     def forget_progress(self) -> None:
         """Discard the cached `progress`, because a step has changed the group."""
         self.__dict__.pop("progress", None)
 
-    def _behind(self) -> ConsumerMember | None:
+    def _find_behind(self) -> ConsumerMember | None:
         """Return a member that has not reached the target assignment, preferably one that is not away."""
         # Every history entry calls this, so all members are visited only once per target, and then only those
         # that may still be behind. The last members are tried first, because the first ones reach the target

@@ -538,7 +538,7 @@ def note_target(
     """
     last_epoch, target, names = group.assignment_epoch, group.target, group.names_by_id()
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, context.now_ms
-    moved, new = _moves(last, target)
+    moved, new = _count_moves(last, target)
     moves = "moves" if moved == 1 else "move"
     reason = f"{assignor} computed the target of epoch {group.assignment_epoch} from that of {last_epoch}: "
     reason += f"{counted(moved, 'partition')} {moves} to another member, and {new} had no member"
@@ -555,7 +555,7 @@ def note_target(
     )
 
 
-def _moves(last: Targets, target: Targets) -> tuple[int, int]:
+def _count_moves(last: Targets, target: Targets) -> tuple[int, int]:
     """Return how many partitions moved to another member, and how many had no member before."""
     had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():

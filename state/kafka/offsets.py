@@ -77,13 +77,16 @@ def answer_fetch(
         topics = [
             FetchedTopic(
                 name,
-                [_fetched(context, p, offset, unstable.get(name, ())) for p, offset in partitions.items()],
+                [
+                    _fetched_partition(context, p, offset, unstable.get(name, ()))
+                    for p, offset in partitions.items()
+                ],
             )
             for name, partitions in offsets.items()
         ]
     else:
         topics = [
-            _requested(context, topic, offsets.get(topic.name, {}), unstable.get(topic.name, ()))
+            _fetched_topic(context, topic, offsets.get(topic.name, {}), unstable.get(topic.name, ()))
             for topic in _each_once(request.topics)
         ]
         row = context.rule("Q3")
@@ -101,7 +104,7 @@ def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
     ]
 
 
-def _requested(
+def _fetched_topic(
     context: StepContext, topic: TopicPartitions, offsets: Mapping[int, Offset], unstable: Container[int]
 ) -> FetchedTopic:
     topic_id = None if topic.topic_id is None else topic.topic_id.bytes
@@ -111,7 +114,7 @@ def _requested(
         if is_of_another_topic(offset, topic_id):
             context.rule("Q5")
             offset = _NOTHING
-        partitions.append(_fetched(context, partition, offset, unstable))
+        partitions.append(_fetched_partition(context, partition, offset, unstable))
     return FetchedTopic(topic.name, partitions)
 
 
@@ -122,7 +125,7 @@ def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
     return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
 
 
-def _fetched(
+def _fetched_partition(
     context: StepContext, partition: int, offset: Offset, unstable: Container[int]
 ) -> FetchedPartition:
     if partition in unstable:
@@ -150,7 +153,7 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
     topics = []
     pending = group.pending_partitions()
     for topic in request.topics:
-        found = _found(group, topic, gone, pending.get(topic.name, ()))
+        found = _present_partitions(group, topic, gone, pending.get(topic.name, ()))
         if topic.name in subscribed:
             verdict = context.rule("D3"), ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         elif found:
@@ -177,7 +180,7 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
     context.reply(reply_to, OffsetDeleteResponse, deciding_rule(verdicts), topics=topics)
 
 
-def _found(
+def _present_partitions(
     group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]], pending: Container[int]
 ) -> set[int]:
     """Return the requested partitions that have a committed or pending offset and are not yet in `gone`."""
@@ -369,7 +372,7 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
     gone: dict[str, set[int]] = {}
     kept: list[PendingOffsets] = []
     for entry in context.group.pending:
-        left, is_changed = _without(entry, is_gone, gone)
+        left, is_changed = _remaining_offsets(entry, is_gone, gone)
         changed = replace(entry, offsets=left) if left else None
         if changed is not None:
             kept.append(changed)
@@ -383,7 +386,7 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
     return gone
 
 
-def _without(
+def _remaining_offsets(
     entry: PendingOffsets, is_gone: Callable[[str, int, Offset], bool], gone: dict[str, set[int]]
 ) -> tuple[dict[str, dict[int, Offset]], bool]:
     """Return the remaining offsets of an entry, and True if any was removed. The removed ones are added to

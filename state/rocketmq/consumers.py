@@ -214,7 +214,8 @@ def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str)
         return context.record(EntryType.SUBSCRIPTIONS_DIFFER_OVER, reason, broker=broker or None)
     named = list(found.items())[:MAX_NAMED]
     reason = "; ".join(
-        _subscribers(table, connections, shown_subscriptions(own, found)) for own, connections in named
+        _describe_subscribers(table, connections, shown_subscriptions(own, found))
+        for own, connections in named
     )
     context.record(
         EntryType.SUBSCRIPTIONS_DIFFER,
@@ -224,7 +225,7 @@ def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str)
     )
 
 
-def _subscribers(table: ConsumerGroupInfo, connections: Sequence[str], own: Sequence[str]) -> str:
+def _describe_subscribers(table: ConsumerGroupInfo, connections: Sequence[str], own: Sequence[str]) -> str:
     """Return `client A (10.0.0.5:1234) and 3 more: orders, users (a || b)`."""
     first = table.channels[connections[0]]
     others = f" and {len(connections) - 1} more" if len(connections) > 1 else ""
@@ -243,7 +244,7 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
         _unregister(context, table, request.connection, "unregistered", request.client_id, duplicates)
         config = request.group_config or SubscriptionGroupConfig()
         _change(context, table, request.broker, config, f"client {request.client_id} unregistered")
-        _settle(context, table, request.broker)
+        _update_after_removal(context, table, request.broker)
     context.reply(request, UnregisterResponse)
 
 
@@ -266,7 +267,7 @@ def close_consumers(
         if context.config.enable_fast_channel_event_process or not is_broadcasting:
             who = f"client {closed[0][1]}" if len(closed) == 1 else f"{len(closed)} clients"
             context.change(table, broker, f"{who}: {reason}")
-        _settle(context, table, broker)
+        _update_after_removal(context, table, broker)
 
 
 def scan_consumers(context: StepContext) -> None:
@@ -290,7 +291,7 @@ def scan_consumers(context: StepContext) -> None:
             reason = f"silent for {silent_ms} ms, over {limit_ms}"
             context.close(connection, info, reason)
             _remove_channel(context, table, connection, f"{reason}; the others are not notified", duplicates)
-        _settle(context, table, broker)
+        _update_after_removal(context, table, broker)
 
 
 def _unregister(
@@ -329,7 +330,7 @@ def _remove_channel(
         _note_if_duplicate_is_over(context, table, left)
 
 
-def _settle(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
+def _update_after_removal(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
     """Update the broker's table after connections were removed from it."""
     if table.differing:
         _note_differing(context, table, broker)

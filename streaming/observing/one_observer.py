@@ -50,7 +50,7 @@ def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, fold
     """
     pinned = Checkpoint.at(folder).pinned()
     ours = None if pinned is None else observer_id(pinned.member_id_namespace)
-    others = writers(_newest(client_config, layout)) - {ours}
+    others = writers(_newest_records(client_config, layout)) - {ours}
     if others:
         raise TopicsError(
             f"another observer writes {layout.groups_topic}: its id is {' and '.join(sorted(others))}, and "
@@ -70,7 +70,7 @@ def writers(records: Iterable[Record]) -> set[str]:
     return set(newest.values())
 
 
-def _newest(client_config: ClientConfig, layout: TopicLayout) -> list[Record]:
+def _newest_records(client_config: ClientConfig, layout: TopicLayout) -> list[Record]:
     with TopicReader(
         client_config, max_record_bytes=layout.response_record_max_bytes, timeout_ms=_TIMEOUT_MS
     ) as reader:

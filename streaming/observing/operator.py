@@ -139,7 +139,7 @@ class ObservingCall:
         """Apply the rows, records and sightings, in the order of `by_time`."""
         for row in by_time(rows):
             if row.partition == SIGHTINGS:
-                self._sight(row)
+                self._apply_sighting(row)
             else:
                 self._apply(row)
             if self._output.is_full:
@@ -157,7 +157,7 @@ class ObservingCall:
             return
         self._observe(row, record, found)
 
-    def _sight(self, row: LogRow) -> None:
+    def _apply_sighting(self, row: LogRow) -> None:
         record = request_id(self._layout.sightings_topic, 0, row.offset)
         try:
             group_id, seen_rebalancing = decode_sighting(row.key, row.value, row.at_ms)

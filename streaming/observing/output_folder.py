@@ -108,12 +108,12 @@ class OutputFolder:
         if len(sources) < 2:
             return
         target = self.staging / "merged.parquet"
-        (_append if not table.keys else _latest)(sources, table.keys, target)
+        (_write_all_rows if not table.keys else _write_latest_rows)(sources, table.keys, target)
         _move(target, folder / f"to-{max(parts):012}.parquet")
         _remove(sources)
 
 
-def _append(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
+def _write_all_rows(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
     """Write all rows of the sources to one file."""
     # A file that an earlier version of the code wrote may lack columns.
     schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
@@ -123,7 +123,7 @@ def _append(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
                 writer.write_table(_joined([schema.empty_table(), pa.Table.from_batches([rows])]))
 
 
-def _latest(sources: Sequence[Path], keys: Sequence[str], target: Path) -> None:
+def _write_latest_rows(sources: Sequence[Path], keys: Sequence[str], target: Path) -> None:
     """Write the last row of each key to one file. Later sources have later rows."""
     rows = _joined([pq.ParquetFile(source).read() for source in sources])
     found = dict(zip(zip(*(rows[name].to_pylist() for name in keys), strict=True), count(), strict=False))

@@ -161,7 +161,9 @@ def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> N
     except (Py4JError, PySparkException) as error:
         master = context.master
         if not is_late.is_set():
-            raise ExecutorsUnfit(f"the executors of {master} do not run Python: {_cause(error)}") from None
+            raise ExecutorsUnfit(
+                f"the executors of {master} do not run Python: {_cause_line(error)}"
+            ) from None
         raise ExecutorsUnfit(
             f"no executor of {master} ran a task within {timeout_s:.0f} s: the cluster has no free cores, or "
             "less memory than spark.executor.memory, or its executors do not reach the driver at "
@@ -178,7 +180,7 @@ def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
     return iter(demand.faults())
 
 
-def _cause(error: Exception) -> str:
+def _cause_line(error: Exception) -> str:
     """Return the line of a failed job's error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines()]
     words = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Error:", "Caused by")

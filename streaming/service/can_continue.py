@@ -243,9 +243,9 @@ class LostRequestCollector:
         commits = commits_of(record.headers)
         for number, value in enumerate(unpack(record.value or b"")):
             with suppress(*UNREADABLE):
-                self._take(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
+                self._add_if_lost(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
 
-    def _take(self, answer: _Answer, offsets: list[int]) -> None:
+    def _add_if_lost(self, answer: _Answer, offsets: list[int]) -> None:
         """Add an answer if its request is lost. The last commit of each partition counts."""
         if answer.error_code or not answer.request:
             return

@@ -115,8 +115,8 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         context.reply(reply_to, JoinGroupResponse, row, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return
     sender = _identify(context, group, request)
-    subscription = _subscription(context, request)
-    owned = _owned(context, group, request, subscription)
+    subscription = _parse_subscription(context, request)
+    owned = _owned_partitions(context, group, request, subscription)
     _check_capacity(context, request, sender, subscription)
     merge_reported(context, group, request.topics)
     predecessor = sender.predecessor
@@ -184,14 +184,14 @@ def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) ->
     return SenderIdentity(row, member_id, owner)
 
 
-def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
+def _parse_subscription(context: StepContext, request: JoinGroup) -> Subscription:
     try:
         return decode_subscription(request.protocols[0].metadata)
     except ProtocolError as error:
         raise RequestRefused(context.rule("CV8"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
 
 
-def _owned(
+def _owned_partitions(
     context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
 ) -> Partitions:
     """Return the partitions that the sender owns, by topic id."""

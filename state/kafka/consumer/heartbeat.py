@@ -66,7 +66,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
     if not config.consumer_protocol:
         message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
         raise RequestRefused(context.rule("HB1"), ErrorCode.UNSUPPORTED_VERSION, message)
-    fault = _fault(context, request)
+    fault = _find_fault(context, request)
     if fault is not None:
         row, message = fault
         raise RequestRefused(row, ErrorCode.INVALID_REQUEST, message)
@@ -77,7 +77,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
         raise RequestRefused(context.rule("HB13"), ErrorCode.UNSUPPORTED_ASSIGNOR, message)
 
 
-def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
+def _find_fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
     """Return the row that finds the request invalid, with the message, or None."""
     epoch = request.member_epoch
     needs_id = (
@@ -129,7 +129,7 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
     _check_size(context, request)
     if request.member_epoch == 0:
         if request.instance_id is None:
-            return _joining(context, request)
+            return _identify_joining(context, request)
         return _joining_with_instance(context, request, request.instance_id)
     check_instance(context, request.member_id, request.instance_id)
     member = context.group_of(ConsumerGroup).members.get(request.member_id)
@@ -154,7 +154,7 @@ def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
     raise RequestRefused(context.rule("HB20"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
-def _joining(context: StepContext, request: ConsumerGroupHeartbeat) -> SenderIdentity:
+def _identify_joining(context: StepContext, request: ConsumerGroupHeartbeat) -> SenderIdentity:
     member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is not None:
         return SenderIdentity(context.rule("HB23"), member.member_id, member)

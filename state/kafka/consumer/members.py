@@ -63,7 +63,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
     was_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
     names_changed = update.subscribed_topic_names != names
-    change = _change(context, group, member, update)
+    change = _change_pattern(context, group, member, update)
     _set_fields(group, member, update)
     subscription_changed = names_changed or change in (RegexChange.UPDATED, RegexChange.UPDATED_AND_RESOLVED)
     if names_changed or change is not RegexChange.NONE:
@@ -93,7 +93,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     return subscription_changed
 
 
-def _change(
+def _change_pattern(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update
 ) -> RegexChange:
     """Prepare the group for the member's pattern. Raise RequestRefused for an invalid pattern."""
@@ -316,7 +316,7 @@ def fence(
             member_epoch=member.member_epoch,
         )
     context.retention_is_stale = True
-    cause = f"{_who(member_ids)} removed: {reason}"
+    cause = f"{_subject_of(member_ids)} removed: {reason}"
     if maybe_downgrade(context, group, cause):
         context.rule("HB43")
         return
@@ -327,7 +327,7 @@ def fence(
         settle_emptied(context)  # row K5
 
 
-def _who(member_ids: Sequence[str]) -> str:
+def _subject_of(member_ids: Sequence[str]) -> str:
     """Return the start of a sentence: `member a was` or `members a, b were`."""
     if len(member_ids) == 1:
         return f"member {member_ids[0]} was"

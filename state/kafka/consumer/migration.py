@@ -93,10 +93,10 @@ def assignment_bytes(
         names[topic_id]: sorted(numbers) for topic_id, numbers in partitions.items() if topic_id in names
     }
     named = tuple(TopicPartition(name, number) for name in sorted(by_name) for number in by_name[name])
-    return encode_assignment(Assignment(named), _version(subscription))
+    return encode_assignment(Assignment(named), _version_of(subscription))
 
 
-def _version(subscription: bytes) -> int:
+def _version_of(subscription: bytes) -> int:
     """Return the version of a subscription, or the lowest version if it is unreadable."""
     # Only the first protocol of a JoinGroup has its version checked.
     try:
@@ -244,7 +244,7 @@ def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
     """
     group = context.group_of(ClassicGroup)
     _check(context, group)
-    parsed = _parse(context, group)
+    parsed = _parse_members(context, group)
     record_topics(group, request.topics)
     record_topics(group, None if request.regex is None else dict(request.regex.topics))
     assigned = _by_topic_id(context, group, parsed)
@@ -268,7 +268,7 @@ def _check(context: StepContext, group: ClassicGroup) -> None:
         raise _refused(context, context.rule("UP1"), why)
 
 
-def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
+def _parse_members(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
     """Row UP2: read the members' subscriptions and assignments.
 
     A group is refused if an assignment has an assignor's own data, or if two members have the same partition.

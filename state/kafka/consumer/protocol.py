@@ -163,7 +163,7 @@ def _of_member(member: ConsumerMember) -> Iterator[Timer]:
         yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id
 
 
-def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
+def _cause_of_deadline(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
     """Return the row of a due deadline, and a text about what the member failed to do in time."""
     own = f"within its rebalance timeout of {member.rebalance_timeout_ms} ms"
     match kind:
@@ -293,7 +293,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
     def deadline_reached(self, context: StepContext, group: ConsumerGroup, deadline: DeadlineReached) -> None:
         """Remove the member whose deadline is due."""
         member = group.members[deadline.member_id]
-        row, reason = _cause(context, member, deadline.kind)
+        row, reason = _cause_of_deadline(context, member, deadline.kind)
         fence(context, row, [member.member_id], reason)
 
     # Deadlines after an outage (row F5) or a quarantine (row F4), in which time stood still. Row TM12.

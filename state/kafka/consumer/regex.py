@@ -123,7 +123,9 @@ def filter_watcher_results(
 ) -> dict[str, RegexResolution]:
     """Return the part of the watcher's results that the group accepts (row RA2)."""
     return {
-        pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
+        pattern: _without_unchecked_topics(context, group, pattern, result)
+        if pattern in group.checked_regexes
+        else result
         for pattern, result in patterns.items()
         if pattern in group.resolved_regexes or pattern not in group.checked_regexes
     }
@@ -150,7 +152,7 @@ def request_checks(
     return True
 
 
-def _allowed(
+def _without_unchecked_topics(
     context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution
 ) -> RegexResolution:
     """Row RA2: drop the topics that no member's check found."""
@@ -345,7 +347,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
     results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
     has_seen_others = request_checks(context, group, results)
     allowed = filter_watcher_results(context, group, results)
-    taken = {p: r for p, r in allowed.items() if _is_new(context, group, p, r)}
+    taken = {p: r for p, r in allowed.items() if _is_not_older(context, group, p, r)}
     if not taken:
         if not has_seen_others:
             context.rule("RG6")
@@ -369,7 +371,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
     bump(context, context.rule("RG8"), reason)
 
 
-def _is_new(context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution) -> bool:
+def _is_not_older(context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution) -> bool:
     """Return True if the result is not older than the known one (row RX6)."""
     known = group.resolved_regexes.get(pattern)
     if known is None or result.at_ms >= known.at_ms:

@@ -187,12 +187,12 @@ def reconcile(
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
         return
-    new = _step(context, group, member, owned, subscription_changed)
+    new = _next_state(context, group, member, owned, subscription_changed)
     if new is not None:
-        _store(context, group, member, new)
+        _store_state(context, group, member, new)
 
 
-def _step(
+def _next_state(
     context: StepContext,
     group: ConsumerGroup,
     member: ConsumerMember,
@@ -284,7 +284,7 @@ def _shrink(
     return _NextState(row, member.member_epoch, member.state, keep, member.pending_revocation)
 
 
-def _store(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _NextState) -> None:
+def _store_state(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _NextState) -> None:
     """Store the member's new state, arm or disarm its rebalance timer (TM3), and add a history entry."""
     member.previous_epoch = member.member_epoch
     if (new.epoch, new.state, new.assigned, new.pending) == (

@@ -68,13 +68,13 @@ MEMBER_ID_MAX_CHARS = 36
 
 def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
     """Raise RequestRefused if the request is malformed."""
-    fault = _fault(context, request)
+    fault = _find_fault(context, request)
     if fault is not None:
         row, message = fault
         raise RequestRefused(row, ErrorCode.INVALID_REQUEST, message)
 
 
-def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
+def _find_fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
     """Return the row that finds the request invalid, with the message, or None."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."

@@ -109,7 +109,7 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
         topics = topics_of(context, [topic.topic_name for topic in request.topics], request.images)
         wanted, named = _existing_partitions(request, topics)
         if wanted:
-            _check(context, wanted, named, topics)
+            _check_wanted(context, wanted, named, topics)
     except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
     if wanted:
@@ -139,7 +139,7 @@ def _existing_partitions(
     return wanted, list(named.values())
 
 
-def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
+def _check_wanted(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
     """Raise RequestRefused if the group would have too many partitions, or one in `wanted` has an
     open task.
     """

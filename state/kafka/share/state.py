@@ -404,7 +404,7 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
     for (code, consequence), partitions in sorted(failed.items()):
         _record_not_initialized(context, code, consequence, partitions)
     if recorded_epoch >= group.group_epoch:
-        _overtake(context, group, recorded_epoch)
+        _raise_epoch_above(context, group, recorded_epoch)
     if not ready and not failed:
         context.rule("SP12")
     return ended
@@ -480,7 +480,7 @@ def _record_not_initialized(
     )
 
 
-def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> None:
+def _raise_epoch_above(context: StepContext, group: ShareGroup, recorded_epoch: int) -> None:
     """Raise the group epoch above the state epoch that the share coordinator has stored (SK11)."""
     group.group_epoch = recorded_epoch
     reason = f"the share coordinator has recorded state epoch {recorded_epoch}: "

@@ -153,7 +153,7 @@ class Standby:
                 self._check()
                 try:
                     is_free = self._poll_is_free(wanted, clock, take_over=take_over, moved=moved)
-                    if is_free and self._claim(wanted, take_over=take_over, moved=moved):
+                    if is_free and self._try_claim(wanted, take_over=take_over, moved=moved):
                         return True
                 except KafkaError as error:
                     self._silence.cut_off()
@@ -191,7 +191,7 @@ class Standby:
         )
         return True
 
-    def _claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
+    def _try_claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
         """Claim the topics. Return False if another standby was first."""
         wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
         try:

@@ -40,11 +40,11 @@ class ProgressReader:
         if newest.batch_id <= self._last_id or not newest.is_executed:
             return []
         is_next = newest.batch_id == self._last_id + 1
-        batches = [newest] if is_next else list(self._backwards())[::-1]
+        batches = [newest] if is_next else list(self._newest_first())[::-1]
         self._last_id = newest.batch_id
         return batches
 
-    def _backwards(self) -> Iterator[BatchProgress]:
+    def _newest_first(self) -> Iterator[BatchProgress]:
         """Yield the reports from the newest back to the first that was not returned before."""
         recent = self._query.recentProgress()
         for i in range(len(recent) - 1, -1, -1):
@@ -131,7 +131,7 @@ def describe_failing_batch(
         remedy = "the error names no record, so find the cause in its text"
     return (
         f"batch {batch} failed {failures} times and is tried again. "
-        f"Its records: {_ranges(checkpoint, batch)}. "
+        f"Its records: {_describe_records(checkpoint, batch)}. "
         f"{remedy} (docs/recovery.md, 'A batch that fails again and again'). Last error: {error[:2000]}"
     )
 
@@ -148,7 +148,7 @@ def describe_damaged_checkpoint(batch: int, damage: Sequence[str], remedy: str) 
     )
 
 
-def _ranges(checkpoint: Checkpoint, batch: int) -> str:
+def _describe_records(checkpoint: Checkpoint, batch: int) -> str:
     """Return the offsets of the records that a batch reads, as text for the operator."""
     end = _offsets(checkpoint, batch)
     begin = _offsets(checkpoint, batch - 1)

@@ -158,7 +158,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
             wanted.append(item)
         else:
             results[item.key] = decided
-    codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
+    codes = _send_change(wanted, lambda: coordinators.initialize(node_id, wanted))
     for key, code in codes.items():
         if code == ErrorCode.FENCED_STATE_EPOCH:  # a state was recorded since the read
             results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
@@ -191,7 +191,7 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
     keys = [item.key for item in batch]
-    codes = _change(batch, lambda: coordinators.delete(node_id, keys))
+    codes = _send_change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
     # The share coordinator itself deletes a deleted topic's state.
@@ -207,7 +207,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
     return results
 
 
-def _change(
+def _send_change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
     """Send a change, and return its answers."""

@@ -52,17 +52,17 @@ from streaming.service.share_state.partition_tasks import (
 _SCHEMAS = "streaming.service.share_state.schemas"
 
 
-def _message(name: str) -> Any:
+def _message_class(name: str) -> Any:
     """Return the class of the message whose definition is in the file of this name."""
     return new_class(name, (ApiMessage,), {"load_json": _SCHEMAS})
 
 
-InitializeShareGroupStateRequest = _message("InitializeShareGroupStateRequest")
-InitializeShareGroupStateResponse = _message("InitializeShareGroupStateResponse")
-ReadShareGroupStateSummaryRequest = _message("ReadShareGroupStateSummaryRequest")
-ReadShareGroupStateSummaryResponse = _message("ReadShareGroupStateSummaryResponse")
-DeleteShareGroupStateRequest = _message("DeleteShareGroupStateRequest")
-DeleteShareGroupStateResponse = _message("DeleteShareGroupStateResponse")
+InitializeShareGroupStateRequest = _message_class("InitializeShareGroupStateRequest")
+InitializeShareGroupStateResponse = _message_class("InitializeShareGroupStateResponse")
+ReadShareGroupStateSummaryRequest = _message_class("ReadShareGroupStateSummaryRequest")
+ReadShareGroupStateSummaryResponse = _message_class("ReadShareGroupStateSummaryResponse")
+DeleteShareGroupStateRequest = _message_class("DeleteShareGroupStateRequest")
+DeleteShareGroupStateResponse = _message_class("DeleteShareGroupStateResponse")
 
 
 SHARE_VERSION = "share.version"
@@ -125,8 +125,8 @@ class BrokerCoordinators(Closeable):
         partitions = {
             key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
         }
-        request = _request(ReadShareGroupStateSummaryRequest, kind, partitions)
-        answers = _answers(self._send(request, node_id), keys)
+        request = _build_request(ReadShareGroupStateSummaryRequest, kind, partitions)
+        answers = _answers_for(self._send(request, node_id), keys)
         return {key: RecordedState(one.error_code, one.state_epoch, one.start_offset) for key, one in answers}
 
     def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
@@ -137,19 +137,23 @@ class BrokerCoordinators(Closeable):
             )
             for item in items
         }
-        return self._change(node_id, _request(InitializeShareGroupStateRequest, kind, partitions), partitions)
+        return self._change(
+            node_id, _build_request(InitializeShareGroupStateRequest, kind, partitions), partitions
+        )
 
     def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
         kind = DeleteShareGroupStateRequest.DeleteStateData
         partitions = {key: kind.PartitionData(partition=key.partition) for key in keys}
-        return self._change(node_id, _request(DeleteShareGroupStateRequest, kind, partitions), partitions)
+        return self._change(
+            node_id, _build_request(DeleteShareGroupStateRequest, kind, partitions), partitions
+        )
 
     def _change(
         self, node_id: int, request: Any, keys: Iterable[SharePartition]
     ) -> Mapping[SharePartition, int]:
         if not self._may_change():
             raise NotOwnerNow
-        return {key: one.error_code for key, one in _answers(self._send(request, node_id), keys)}
+        return {key: one.error_code for key, one in _answers_for(self._send(request, node_id), keys)}
 
     def find_deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         try:
@@ -196,7 +200,7 @@ def _key_batches(names: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) -> Any:
+def _build_request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) -> Any:
     """Return the request of one group for these partitions."""
     (group_id,) = {key.group_id for key in partitions}
     topics: dict[UUID, list[Any]] = {}
@@ -206,7 +210,7 @@ def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) 
     return request(group_id=group_id, topics=data, version=_VERSION)
 
 
-def _answers(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
+def _answers_for(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
     """Yield the answers for these partitions. A partition may have none."""
     wanted = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:

@@ -198,7 +198,7 @@ def import_state(
     if target.exists():
         raise MoveRefused(f"{target} exists. Import into a new folder")
     make_private_folder(target.parent)
-    state = _shards(export, identity)
+    state = _groups_by_shard(export, identity)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
         new = Path(parent) / target.name
         make_private_folder(new)
@@ -256,7 +256,7 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
             yield ExportedGroup(group_id, entry.version, entry.group)
 
 
-def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
+def _groups_by_shard(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
     """Return the groups by shard number."""
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic

@@ -89,8 +89,8 @@ def roll_back(
     shutil.rmtree(folder / _NEW, ignore_errors=True)
     with ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder / _NEW, ignore_errors=True)
-        removed = _build(checkpoint, spark, folder / _NEW, follows)
-        groups = _check(folder / _NEW, checkpoint, batch, starting_spark)
+        removed = _build_new(checkpoint, spark, folder / _NEW, follows)
+        groups = _check_new(folder / _NEW, checkpoint, batch, starting_spark)
         _swap(checkpoint, folder, keep, follows)
     return Rollback(batch, follows.last, groups, removed, keep)
 
@@ -154,7 +154,7 @@ def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore],
     return is_planned and not any(store.damaged_snapshots(batch + 1) for store in stores)
 
 
-def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
+def _build_new(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
     """Build the new checkpoint from links to the files of the old one.
 
     Returns the number of files left out.
@@ -187,7 +187,7 @@ def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation
     return len(dropped)
 
 
-def _check(
+def _check_new(
     new: Path,
     checkpoint: Checkpoint,
     batch: int,

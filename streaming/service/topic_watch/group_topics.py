@@ -150,7 +150,7 @@ class GroupTopics:
         self._until_s = began_s + self._poll_max_s
         due: list[GroupUpdate] = []
         groups = 0
-        for group_id in self._check(cluster):
+        for group_id in self._compare_groups(cluster):
             if groups < GROUPS_AT_ONCE and (records := self._due(group_id, cluster, now_s)):
                 due += records
                 groups += 1
@@ -191,7 +191,7 @@ class GroupTopics:
     def _has_time(self) -> bool:
         return monotonic() <= self._until_s
 
-    def _check(self, cluster: ClusterTopics) -> Iterator[str]:
+    def _compare_groups(self, cluster: ClusterTopics) -> Iterator[str]:
         """Compare the marked groups while there is time, and yield those that need a record.
 
         Waiting groups are compared first, and those that already needed a record last.
@@ -200,13 +200,13 @@ class GroupTopics:
             self._new.pop(group_id, None)
             self._unchecked.pop(group_id, None)
             self._differing.pop(group_id, None)
-            if self._check_group(group_id, cluster):
+            if self._compare_group(group_id, cluster):
                 self._differing[group_id] = None
                 yield group_id
             if not self._has_time():
                 return
 
-    def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
+    def _compare_group(self, group_id: str, cluster: ClusterTopics) -> bool:
         """Store the records that the group needs. Return True if the group has to be compared again."""
         view = self._groups[group_id]
         differences = self._differences(view, cluster.images)
@@ -264,7 +264,7 @@ class GroupTopics:
     ) -> _Result:
         gateway_digest = view.checked_regexes.get(pattern)
         if gateway_digest is None:
-            return _Result(self._names_of(view, pattern, cluster, listed))
+            return _Result(self._matching_names(view, pattern, cluster, listed))
         known = view.resolved_regexes.get(pattern, [])
         names = [name for name in known if self._may_exist(view, name, cluster.images)]
         seen = self._matches.digest_of(pattern)
@@ -288,7 +288,7 @@ class GroupTopics:
         absent = set(names).difference(() if matched is None else matched.topics)
         return any(self._listed is None or name in self._listed for name in absent)
 
-    def _names_of(
+    def _matching_names(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
         """Return the matches of the pattern, and those topics of its last result that may still exist.
@@ -317,7 +317,7 @@ class GroupTopics:
         view = self._groups[group_id]
         patterns = {
             pattern: RegexResolution(
-                {name: self._image(view, name, cluster.images) for name in result.topics},
+                {name: self._image_to_report(view, name, cluster.images) for name in result.topics},
                 cluster.at_ms,
                 None if result.topics else self._error_of(pattern),
                 result.seen or UNSET,
@@ -330,7 +330,7 @@ class GroupTopics:
         matched = self._matches.of(pattern)
         return None if matched is None else matched.error
 
-    def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
+    def _image_to_report(self, view: GroupView, name: str, images: Images) -> TopicImage:
         """Return the topic to report to the group after this poll."""
         image, known = images.get(name), view.topics.get(name)
         if known is None or (image is not None and self._needs_image(name, image, view)):

@@ -138,10 +138,10 @@ def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
             log.warning("topic metadata is larger than a record may be", group=message.group_id)
     if messages:
         groups = {message.group_id for message in messages}
-        log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
+        log.info("topic metadata sent", groups=len(groups), topics=_names_in(messages)[:_NAMES_LOGGED])
 
 
-def _names(messages: Sequence[GroupUpdate]) -> list[str]:
+def _names_in(messages: Sequence[GroupUpdate]) -> list[str]:
     return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 
 

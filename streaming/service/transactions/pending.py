@@ -105,7 +105,7 @@ class PendingTransactions:
             partition.first = partition.position = pending.txn_position
             partition.markers.clear()
         else:
-            _match(entry, _since(pending.txn_position, partition.markers))
+            _find_marker(entry, _since(pending.txn_position, partition.markers))
 
     def positions(self) -> dict[int, int]:
         """Return the offset to read from next for each partition that has an entry without a marker."""
@@ -122,7 +122,7 @@ class PendingTransactions:
         partition.end = fetched.end
         missing_to = max(fetched.start, 0)
         if missing_to > partition.position:
-            self._lose(number, missing_to)
+            self._mark_lost(number, missing_to)
             partition.first = partition.position = missing_to
             partition.markers.clear()
         if fetched.is_out_of_range:
@@ -132,7 +132,7 @@ class PendingTransactions:
         while len(partition.markers) > MARKERS_MAX:
             partition.first = partition.markers.popleft().offset + 1
         for entry in self._undecided(number):
-            _match(entry, fetched.markers)
+            _find_marker(entry, fetched.markers)
 
     def due(self, now_s: float) -> list[Decision]:
         """Return the requests that are due now, one for each group, producer and marker."""
@@ -189,7 +189,7 @@ class PendingTransactions:
             and self._is_of_topic(entry.pending)
         ]
 
-    def _lose(self, number: int, missing_to: int) -> None:
+    def _mark_lost(self, number: int, missing_to: int) -> None:
         """Mark the undecided entries before this offset as lost, because their markers were deleted."""
         for entry in self._undecided(number):
             entry.is_lost = entry.pending.txn_position < missing_to
@@ -206,7 +206,7 @@ def _since(position: int, markers: deque[Marker]) -> Iterable[Marker]:
     return reversed(tail)
 
 
-def _match(entry: _Entry, markers: Iterable[Marker]) -> None:
+def _find_marker(entry: _Entry, markers: Iterable[Marker]) -> None:
     """Find the marker that decides the entry, in the order of the log."""
     pending = entry.pending
     for marker in markers:
