@@ -13,9 +13,7 @@ from tests.spark.log import heartbeat
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-def test_only_client_requests_behind_the_offsets_are_counted(
-    broker: EmbeddedBroker,
-) -> None:
+def test_only_client_requests_behind_the_offsets_are_counted(broker: EmbeddedBroker) -> None:
     topic = new_layout().requests_topic
     create_topic(broker.client_config, topic, 3, {})
     request = encode(heartbeat("g", "m"))

@@ -16,10 +16,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import decode_request, encode
-from kafka_why.contract.kafka.share_requests import (
-    ShareStatePartition,
-    ShareStateResult,
-)
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode

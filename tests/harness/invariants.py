@@ -15,12 +15,7 @@ from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.share_group import ShareGroup
 from state.kafka.streams_group import StreamsGroup
-from tests.harness import (
-    classic_invariants,
-    consumer_invariants,
-    share_invariants,
-    streams_invariants,
-)
+from tests.harness import classic_invariants, consumer_invariants, share_invariants, streams_invariants
 
 
 class InvariantError(AssertionError):

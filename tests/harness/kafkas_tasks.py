@@ -8,14 +8,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from assignors.kafka.sticky_tasks import (
-    StickyTaskAssignor,
-    SubtopologyTasks,
-    Task,
-    TaskMember,
-    TasksOf,
-    flat,
-)
+from assignors.kafka.sticky_tasks import StickyTaskAssignor, SubtopologyTasks, Task, TaskMember, TasksOf, flat
 from embedded.jars import class_path
 from embedded.java import find_java
 

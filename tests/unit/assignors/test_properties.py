@@ -44,8 +44,7 @@ def groups(draw: st.DrawFn) -> DrawnGroup:
     instance_ids = draw(st.lists(NAMES, min_size=len(member_ids), max_size=8, unique=True))
     members = {
         member_id: MemberSubscription(
-            Subscription(draw(wishes)),
-            instance_id if draw(st.booleans()) else None,
+            Subscription(draw(wishes)), instance_id if draw(st.booleans()) else None
         )
         for member_id, instance_id in zip(member_ids, instance_ids, strict=False)
     }

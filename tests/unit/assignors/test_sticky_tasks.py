@@ -79,9 +79,7 @@ any_group = given(groups())
 
 @some
 @any_group
-def test_each_task_is_active_at_exactly_one_member(
-    group: tuple[Members, Subtopologies, int],
-) -> None:
+def test_each_task_is_active_at_exactly_one_member(group: tuple[Members, Subtopologies, int]) -> None:
     members, subtopologies, standbys = group
     found = assign(members, subtopologies, standbys)
     active = Counter(task for target in found.targets.values() for task in flat(target.active))

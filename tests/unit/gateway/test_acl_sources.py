@@ -122,9 +122,7 @@ DESCRIBED = [
 
 
 @played
-async def test_cluster_acls_are_read_and_unknown_newer_ones_ignored(
-    world: GatewayFixture,
-) -> None:
+async def test_cluster_acls_are_read_and_unknown_newer_ones_ignored(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}
     assert await cluster_reader(world.cluster)() == [READ]
 

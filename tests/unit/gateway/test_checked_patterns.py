@@ -77,9 +77,7 @@ async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixt
 
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
-async def test_next_heartbeat_checks_a_new_topic_against_the_pattern(
-    world: GatewayFixture,
-) -> None:
+async def test_next_heartbeat_checks_a_new_topic_against_the_pattern(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     before = world.broker.metadata_asked

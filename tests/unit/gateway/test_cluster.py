@@ -15,9 +15,7 @@ CALLERS = 1_000
 
 
 @played
-async def test_concurrent_callers_share_a_metadata_request(
-    world: GatewayFixture,
-) -> None:
+async def test_concurrent_callers_share_a_metadata_request(world: GatewayFixture) -> None:
     names = [f"topic-{number}" for number in range(CALLERS)]
     world.broker.topics |= dict.fromkeys(names, 1)
     before = world.broker.metadata_asked

@@ -98,9 +98,7 @@ def play(world: World, model: Model, kind: str, name: str, *told: Any) -> None:
 
 
 @given(st.lists(STEP, max_size=60))
-def test_each_delivered_record_is_acknowledged_released_expired_or_held(
-    steps: list[tuple[Any, ...]],
-) -> None:
+def test_each_delivered_record_is_acknowledged_released_expired_or_held(steps: list[tuple[Any, ...]]) -> None:
     world, model = World(), Model()
     for name in "ab":
         world.member(name)

@@ -65,9 +65,7 @@ async def test_drain_answers_requests_in_flight_and_ignores_later_ones(
 
 
 @played
-async def test_drain_answers_a_parked_join_and_keeps_its_member_id(
-    world: GatewayFixture,
-) -> None:
+async def test_drain_answers_a_parked_join_and_keeps_its_member_id(world: GatewayFixture) -> None:
     client = await world.client()
     member_id = (await client.ask(JOIN, 9, **join_fields())).member_id
     join = await client.send(JOIN, 9, **join_fields(member_id))

@@ -156,9 +156,7 @@ def test_long_response_is_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyP
 
 
 @played(groups_answer_bytes=100_000)
-async def test_response_about_one_repeated_group_is_bounded(
-    world: GatewayFixture,
-) -> None:
+async def test_response_about_one_repeated_group_is_bounded(world: GatewayFixture) -> None:
     client = await world.client()
     await stable(world, client, protocols=[{"name": "range", "metadata": b"m" * 10_000}])
     before = len(world.core.asked)

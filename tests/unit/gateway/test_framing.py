@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.framing import (
-    FrameBuffer,
-    ProtocolError,
-    framed,
-    request_header,
-)
+from gateway.wire.framing import FrameBuffer, ProtocolError, framed, request_header
 
 MAX_BYTES = 64
 messages = st.lists(st.binary(max_size=MAX_BYTES), max_size=8)

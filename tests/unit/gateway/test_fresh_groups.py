@@ -65,9 +65,7 @@ async def test_list_groups_stops_waiting_for_a_stuck_view_and_logs_a_warning(wor
 
 
 @played
-async def test_list_groups_with_a_replica_does_not_wait_for_views(
-    world: GatewayFixture,
-) -> None:
+async def test_list_groups_with_a_replica_does_not_wait_for_views(world: GatewayFixture) -> None:
     world.core.view_is_behind = world.core.has_replica = True
     assert await listed(world) == set()
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))

@@ -107,9 +107,7 @@ async def test_settings_need_describe_configs_and_alter_configs_on_the_group(wor
 
 
 @played
-async def test_list_shows_groups_with_settings_here_and_not_at_brokers(
-    world: GatewayFixture,
-) -> None:
+async def test_list_shows_groups_with_settings_here_and_not_at_brokers(world: GatewayFixture) -> None:
     theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]
     world.broker.scripts[LIST] = lambda request: {
         "error_code": 0,

@@ -5,10 +5,7 @@ from hypothesis import strategies as st
 
 from gateway.net.limits.requests import ParkedMemoryLimit
 from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import (
-    JOIN,
-    join_fields,
-)
+from tests.harness.gateway_requests import JOIN, join_fields
 from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import nothing_more, until_asked
 

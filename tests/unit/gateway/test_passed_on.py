@@ -52,9 +52,7 @@ def errors_of(answer: Any) -> dict[str, int]:
 
 
 @played(rights=READER)
-async def test_session_continues_on_its_connection_until_the_acls_change(
-    world: GatewayFixture,
-) -> None:
+async def test_session_continues_on_its_connection_until_the_acls_change(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     for version in (7, 11, 12, 18):
         client, by_id = await world.client(), version >= 13
@@ -75,9 +73,7 @@ async def test_session_continues_on_its_connection_until_the_acls_change(
 
 
 @played(rights=READER)
-async def test_fetch_is_forwarded_without_its_denied_topic_and_session(
-    world: GatewayFixture,
-) -> None:
+async def test_fetch_is_forwarded_without_its_denied_topic_and_session(world: GatewayFixture) -> None:
     partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
     world.broker.answers[ApiKey.Fetch] = {"responses": [{"topic": "orders", "partitions": partitions}]}
     answer = await world.ask(ApiKey.Fetch, 12, **fetch("orders", "prices", session=(0, 0)))

@@ -5,13 +5,7 @@ from typing import Any
 
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import (
-    BEAT,
-    COMMIT,
-    HEARTBEAT,
-    OFFSET_FETCH,
-    commit_fields,
-)
+from tests.harness.gateway_requests import BEAT, COMMIT, HEARTBEAT, OFFSET_FETCH, commit_fields
 from tests.harness.waiting import until
 
 FIND_COORDINATOR, CONSUMER_GROUP_DESCRIBE = 10, 69
@@ -74,9 +68,7 @@ async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(wor
 
 
 @played
-async def test_malformed_request_closes_the_connection_after_earlier_answers(
-    world: GatewayFixture,
-) -> None:
+async def test_malformed_request_closes_the_connection_after_earlier_answers(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "g")
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
@@ -88,9 +80,7 @@ async def test_malformed_request_closes_the_connection_after_earlier_answers(
 
 
 @played
-async def test_disconnected_client_leaves_no_request_waiting(
-    world: GatewayFixture,
-) -> None:
+async def test_disconnected_client_leaves_no_request_waiting(world: GatewayFixture) -> None:
     client = await world.client()
     hold(world, "g")
     for _ in range(100):

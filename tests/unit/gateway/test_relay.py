@@ -72,9 +72,7 @@ async def test_backpressure_of_a_client_reaches_the_broker(
 
 
 @played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=0.5)
-async def test_unread_tls_response_counts_and_closes_the_connection(
-    world: GatewayFixture,
-) -> None:
+async def test_unread_tls_response_counts_and_closes_the_connection(world: GatewayFixture) -> None:
     """It is one that is held whole, a Produce's. TLS has taken all of it at once, and the kernel has not."""
     world.broker.silent = True
     client = await world.client(tls=ssl.create_default_context(cafile=PEM))
@@ -88,9 +86,7 @@ async def test_unread_tls_response_counts_and_closes_the_connection(
 
 
 @played(unread_bytes=MIB // 2)
-async def test_client_with_most_unread_bytes_is_disconnected_over_the_limit(
-    world: GatewayFixture,
-) -> None:
+async def test_client_with_most_unread_bytes_is_disconnected_over_the_limit(world: GatewayFixture) -> None:
     slow = []
     for _ in range(20):
         client, broker = await asked(world, 7)

@@ -297,9 +297,7 @@ async def test_draining_gateway_sends_newer_clients_away_and_serves_older_ones(w
 
 
 @fronted
-async def test_broker_with_a_new_address_keeps_its_port_and_loses_connections(
-    world: FrontFixture,
-) -> None:
+async def test_broker_with_a_new_address_keeps_its_port_and_loses_connections(world: FrontFixture) -> None:
     client, _ = await world.joined()
     other = StubServer()
     await other.start()
@@ -314,9 +312,7 @@ async def test_broker_with_a_new_address_keeps_its_port_and_loses_connections(
 
 
 @fronted
-async def test_vanished_brokers_port_stays_while_a_name_server_may_restart(
-    world: FrontFixture,
-) -> None:
+async def test_vanished_brokers_port_stays_while_a_name_server_may_restart(world: FrontFixture) -> None:
     client, _ = await world.joined()
     await world.gateway.table.refresh([])
     assert (await client.ask(SEND))[0].code == SEND

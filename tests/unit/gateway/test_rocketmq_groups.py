@@ -51,9 +51,7 @@ async def took_s(answer: Any) -> float:
 
 
 @played
-async def test_s13_accepted_heartbeat_is_a_record_for_each_group(
-    gateway: PlayedGateway,
-) -> None:
+async def test_s13_accepted_heartbeat_is_a_record_for_each_group(gateway: PlayedGateway) -> None:
     client = gateway.client("c1", number=1)
     gateway.broker.stuck.add(RequestCode.HEART_BEAT)
     beat = asyncio.ensure_future(client.heartbeat("g", "h", producers=["p", "CLIENT_INNER_PRODUCER"]))
@@ -101,9 +99,7 @@ async def test_group_that_the_broker_does_not_know_is_not_registered(gateway: Pl
 
 
 @played
-async def test_short_heartbeats_need_the_full_one_at_broker_and_coordinator(
-    gateway: PlayedGateway,
-) -> None:
+async def test_short_heartbeats_need_the_full_one_at_broker_and_coordinator(gateway: PlayedGateway) -> None:
     gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2, b"")
     first, second = gateway.client("c1"), gateway.client("c2")
     answers = [
@@ -203,9 +199,7 @@ async def test_silent_connection_is_closed(gateway: PlayedGateway) -> None:
 
 
 @played
-async def test_requests_of_a_group_keep_order_and_hold_up_no_other(
-    gateway: PlayedGateway,
-) -> None:
+async def test_requests_of_a_group_keep_order_and_hold_up_no_other(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     await client.heartbeat("other")
     gateway.broker.stuck.add(RequestCode.HEART_BEAT)
@@ -278,9 +272,7 @@ async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) 
 
 
 @played
-async def test_assignment_is_the_coordinators_share_of_readable_queues(
-    gateway: PlayedGateway,
-) -> None:
+async def test_assignment_is_the_coordinators_share_of_readable_queues(gateway: PlayedGateway) -> None:
     clients = [gateway.client(name) for name in ("c1", "c2")]
     for client in clients:
         await client.heartbeat("g")
@@ -354,12 +346,7 @@ async def test_broker_with_acls_decides_who_may_ask() -> None:
         for code in (38, 41, 42, 400):
             broker.answers[RequestCode(code)] = (16 if code != 38 else 1, {}, b"")
         known = len(gateway.core.records)
-        requests = {
-            38: None,
-            41: lock_body("c1", [0]),
-            42: lock_body("c1", [0]),
-            400: assignment(client),
-        }
+        requests = {38: None, 41: lock_body("c1", [0]), 42: lock_body("c1", [0]), 400: assignment(client)}
         refused = [await client.ask(it, body, consumerGroup="g") for it, body in requests.items()]
         assert [(it.code, it.header.remark) for it in refused] == [
             (1 if code == 38 else 16, "Authorization failed") for code in requests

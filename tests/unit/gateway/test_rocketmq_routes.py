@@ -44,9 +44,7 @@ async def test_route_that_cannot_be_mapped_is_an_error(world: FrontFixture, body
 
 
 @fronted
-async def test_broker_and_admin_requests_are_refused_at_the_name_server(
-    world: FrontFixture,
-) -> None:
+async def test_broker_and_admin_requests_are_refused_at_the_name_server(world: FrontFixture) -> None:
     client = await world.client()
     for code in (100, 102, 103, 104, 205, 216, 217, 318, 322, 901, 904, 1001, 1013):
         assert (await client.ask(code))[0].code == 3

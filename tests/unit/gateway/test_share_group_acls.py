@@ -95,9 +95,7 @@ async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: Gate
 
 
 @played(rights=READER)
-async def test_share_session_without_a_denied_topic_ends_when_acls_change(
-    world: GatewayFixture,
-) -> None:
+async def test_share_session_without_a_denied_topic_ends_when_acls_change(world: GatewayFixture) -> None:
     """The member does not name the topic again by itself."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
@@ -146,9 +144,7 @@ async def test_broker_sees_a_connection_specific_member_id(world: GatewayFixture
 
 
 @played(rights=READER)
-async def test_share_session_continues_only_after_the_broker_accepted_it(
-    world: GatewayFixture,
-) -> None:
+async def test_share_session_continues_only_after_the_broker_accepted_it(world: GatewayFixture) -> None:
     """A broker that refuses a beginning keeps the session of before, with other topics."""
     client = await finds_share_groups(world)
     for error, continues in ((0, 0), (INVALID_REQUEST, NO_SESSION), (0, 0), (FAILED, NO_SESSION)):
@@ -180,9 +176,7 @@ def test_earlier_share_session_start_is_void_after_a_newer_one() -> None:
 
 
 @played(rights=READER)
-async def test_share_session_ends_when_an_added_or_forgotten_topic_is_denied(
-    world: GatewayFixture,
-) -> None:
+async def test_share_session_ends_when_an_added_or_forgotten_topic_is_denied(world: GatewayFixture) -> None:
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
     forgotten = [{"topic_id": topic_id("prices"), "partitions": [0]}]
@@ -219,9 +213,7 @@ def assigned(*topics: str) -> dict[str, Any]:
 
 
 @played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
-async def test_description_needs_describe_on_group_and_assigned_topics(
-    world: GatewayFixture,
-) -> None:
+async def test_description_needs_describe_on_group_and_assigned_topics(world: GatewayFixture) -> None:
     """Rows SD1 and SD4. The operations are the client's, not the gateway's."""
     client = await finds_share_groups(world)
     shown = {"group_id": "g", "members": [assigned("orders")], "authorized_operations": set(range(2, 9))}

@@ -99,9 +99,7 @@ async def test_connection_is_limited_to_one_members_share_session(world: Gateway
 
 
 @played
-async def test_connection_closes_with_the_brokers_of_its_share_session(
-    world: GatewayFixture,
-) -> None:
+async def test_connection_closes_with_the_brokers_of_its_share_session(world: GatewayFixture) -> None:
     """The broker has released what the member acquired. Only a new connection tells the member."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
@@ -146,9 +144,7 @@ async def test_moved_leaders_in_responses_have_gateway_addresses(world: GatewayF
 
 
 @played
-async def test_list_merges_brokers_share_groups_with_the_coordinators(
-    world: GatewayFixture,
-) -> None:
+async def test_list_merges_brokers_share_groups_with_the_coordinators(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     await stable(world, await world.client())
     world.broker.answers[LIST] = listed(("shared", "share"), ("hidden", "consumer"))
@@ -162,9 +158,7 @@ async def test_list_merges_brokers_share_groups_with_the_coordinators(
 
 
 @played
-async def test_broker_deletes_its_share_groups_and_no_other_groups(
-    world: GatewayFixture,
-) -> None:
+async def test_broker_deletes_its_share_groups_and_no_other_groups(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.scripts |= {
         DESCRIBE: lambda request: {

@@ -84,9 +84,7 @@ def asked(world: GatewayFixture) -> list[tuple[bool, dict[str, str | None]]]:
 
 
 @played()
-async def test_sn24_settings_are_validated_and_stored_at_brokers_first(
-    world: GatewayFixture,
-) -> None:
+async def test_sn24_settings_are_validated_and_stored_at_brokers_first(world: GatewayFixture) -> None:
     asked_before: list[Any] = []
     client = await ready(world, before=lambda: asked_before.extend(asked(world)))
     assert await altered(client, locks="20000", dead_letters="x", session="50000", consumers="51000") == (

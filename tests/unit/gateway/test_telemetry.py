@@ -116,9 +116,7 @@ async def test_terminating_push_is_accepted_at_once_and_later_pushes_refused(wor
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_client_may_resubscribe_at_once_after_a_refused_push(
-    world: GatewayFixture,
-) -> None:
+async def test_client_may_resubscribe_at_once_after_a_refused_push(world: GatewayFixture) -> None:
     for wrong, error in (
         ({"subscription_id": 1}, UNKNOWN_SUBSCRIPTION_ID),
         *(({"compression_type": kind}, UNSUPPORTED_COMPRESSION_TYPE) for kind in (5, -1, 127)),

@@ -249,12 +249,7 @@ STATIC_MEMBER = subscription("a", instance="i")
             id="a member that went",
         ),
         pytest.param(
-            (
-                *joins("a", 9, 1_000),
-                COMMITTED,
-                *has_settled(9, 4_000, a=(0, 1)),
-                *leaves("a", 10, 9_000),
-            ),
+            (*joins("a", 9, 1_000), COMMITTED, *has_settled(9, 4_000, a=(0, 1)), *leaves("a", 10, 9_000)),
             [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
             {-3: {"reason": "left or expired: the last commit of its partitions was 6.0 s before"}},
             id="a member that had its partitions before the first record of them that was read",
@@ -294,11 +289,7 @@ STATIC_MEMBER = subscription("a", instance="i")
             id="a static member under a new id",
         ),
         pytest.param(
-            (
-                *ONE_MEMBER,
-                *leaves("a", 3, 9_000),
-                *at(99_000, *group_removed(CONSUMER)),
-            ),
+            (*ONE_MEMBER, *leaves("a", 3, 9_000), *at(99_000, *group_removed(CONSUMER))),
             [("GroupDeleted", None, "OB12")],
             {},
             id="a deleted group",

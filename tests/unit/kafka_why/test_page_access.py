@@ -313,9 +313,7 @@ def test_button_runs_a_command_but_a_link_from_another_site_does_not() -> None:
             assert shown is not None and "/nowhere/coordinator" in shown
 
 
-def test_replay_and_whatif_without_a_checkpoint_point_to_the_coordinator(
-    on_loopback: socket.socket,
-) -> None:
+def test_replay_and_whatif_without_a_checkpoint_point_to_the_coordinator(on_loopback: socket.socket) -> None:
     for kind in ("replay", "whatif"):
         found, _, page = answer(on_loopback, f"/{kind}?group=g&at=1&run=1")
         assert found == 404 and b"run the command on the coordinator" in page

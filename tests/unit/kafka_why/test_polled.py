@@ -8,11 +8,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, HistoryEntry
-from kafka_why.contract.protocols.subscriptions import (
-    Subscription,
-    TopicPartition,
-    encode_subscription,
-)
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition, encode_subscription
 from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import live_sources

@@ -9,11 +9,7 @@ from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from streaming.service.topic_watch import offset_topics
-from streaming.service.topic_watch.offset_topics import (
-    Images,
-    OffsetTopics,
-    is_doubtful,
-)
+from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_doubtful
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 

@@ -92,9 +92,7 @@ def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited()
     assert answer.changed == []
 
 
-def test_silent_replica_or_many_changes_are_left_to_the_query(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_silent_replica_or_many_changes_are_left_to_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     log, replica = Log(), machine()
     replica.is_permitted = False
     assert early(replica, asked(log, T0 + 100)) == []
