@@ -10,6 +10,7 @@ import struct
 import types
 import typing
 from enum import Enum
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -74,9 +75,14 @@ CASES = [
 ]
 
 
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def sample(kind: Any, fill: Fill) -> Any:
     """Return a filled instance of one of kio's dataclasses."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values = {f.name: _value(hints[f.name], f.metadata, fill) for f in dataclasses.fields(kind)}
     return kind(**values)
 

@@ -29,7 +29,7 @@ SHORT: dict[int, tuple[Callable[..., Any], Any]] = {
     88: (decode_streams_heartbeat, StreamsKeepAlive),
 }
 VERSIONS = [(key, version) for key in SHORT for version in codec.versions(key)]
-MESSAGES = 30_000
+MESSAGES = 12_000
 NAMES = ("", "g", "gruppe-ü", "m" * 36, "m" * 130)
 # What makes a heartbeat of a member more than a sign of life (row SP23).
 NEWS: tuple[dict[str, Any], ...] = (

@@ -51,20 +51,22 @@ def names(number: int) -> Iterator[str]:
     return (f"no/{n}" for n in range(number))
 
 
-def large() -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """Return requests with as many entries as one may have, which the coordinator does not get."""
+LARGE = ["topics of a commit", "partitions of a commit", "topics in a transaction", "topics of a deletion"]
+
+
+def large(kind: str) -> tuple[int, int, dict[str, Any]]:
+    """Return a request with as many entries as one may have, which the coordinator does not get."""
     many, some = ELEMENTS_MAX - 10, ELEMENTS_MAX // 2 - 10
-    nothing = range(1)
-    of_topics = commit(*((name, nothing) for name in names(some)))
-    deleted = [{"name": name, "partitions": [{"partition_index": 0}]} for name in names(some)]
-    in_transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 1, "generation_id": -1}
-    in_transaction |= {"group_id": "g", "member_id": "", "topics": of_topics["topics"]}
-    return {
-        "topics of a commit": (COMMIT, 8, of_topics),
-        "partitions of a commit": (COMMIT, 8, commit(("orders", range(3, many)))),
-        "topics of a commit in a transaction": (TXN_COMMIT, 3, in_transaction),
-        "topics of a deletion": (OFFSET_DELETE, 0, {"group_id": "g", "topics": deleted}),
-    }
+    if kind == "partitions of a commit":
+        return COMMIT, 8, commit(("orders", range(3, many)))
+    if kind == "topics of a deletion":
+        deleted = [{"name": name, "partitions": [{"partition_index": 0}]} for name in names(some)]
+        return OFFSET_DELETE, 0, {"group_id": "g", "topics": deleted}
+    of_topics = commit(*((name, range(1)) for name in names(some)))
+    if kind == "topics of a commit":
+        return COMMIT, 8, of_topics
+    producer = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 1, "generation_id": -1}
+    return TXN_COMMIT, 3, producer | {"group_id": "g", "member_id": "", "topics": of_topics["topics"]}
 
 
 def refused(topics: Sequence[str]) -> dict[str, tuple[int, int, dict[str, Any]]]:
@@ -128,11 +130,11 @@ def without_collections(play: Callable[[], None]) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("kind", large())
+@pytest.mark.parametrize("kind", LARGE)
 def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> None:
     @played
     async def play(world: GatewayFixture) -> None:
-        client, (api_key, version, body) = await world.client(), large()[kind]
+        client, (api_key, version, body) = await world.client(), large(kind)
         await client.ask(COMMIT, 8, **commit(("orders", range(1))))  # the broker was asked about the topic
         frame = framed(codec.encode_request(api_key, version, 1, "me", body))
         await client.send_bytes(frame)
