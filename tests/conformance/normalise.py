@@ -187,7 +187,6 @@ def _span(numbers: Collection[int]) -> str:
 
 
 def _readable(data: bytes) -> str:
-    """Assignments, and subscriptions with owned partitions, by the numbers of their partitions."""
     with suppress(ProtocolError):
         version, assigned = decode_version(data), decode_assignment(data)
         if encode_assignment(assigned, version) == data:

@@ -15,7 +15,6 @@ _PROTOCOLS = ("range", "range:x", "range,sticky", "range:x,sticky", "sticky")
 
 
 def random_case(seed: int) -> Case:
-    """Return the script that the seed determines."""
     chance = random.Random(seed)
     begin = ["A join.3 ?", "A sync assign=@A:all ?"]
     lines = [*begin, *(line for _ in range(STEPS) for line in _run(chance)), "A describe"]

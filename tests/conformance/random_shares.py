@@ -60,7 +60,6 @@ class _Script:
     known: dict[str, set[int]] = field(default_factory=dict)
 
     def step(self) -> list[str]:
-        """Return the lines of one random step."""
         makers = {
             self._join: 5,
             self._beat: 8,

@@ -8,7 +8,7 @@ A file holds cases. A case is a line `== its name`, lines `key: value`, and step
     A join.{v}
     A join.{v}
 
-`acl` lines are its ACLs (see `acls.py`); they need `servers: secured`. With `totals: yes` assignments are
+`acl` lines are its ACLs (see `acls.py`); then `servers` is `secured`. With `totals: yes` assignments are
 compared by their sizes over all topics. With `plays: 5` Kafka plays it so often (see `Case`). Topics are
 those of `told.TOPICS`; `~x` is a topic of the case, which it makes.
 
@@ -167,7 +167,7 @@ def _cases(name: str, lines: list[str]) -> Iterator[Case]:
             name=name,
             version=version,
             rows=tuple(heads.get("rows", "").split()),
-            servers=heads.get("servers", "plain"),
+            servers=heads.get("servers", "secured" if acls else "plain"),
             slow=heads.get("slow") == "yes",
             quick=version == versions[-1] and heads.get("slow") != "yes" and len(steps) <= _QUICK_STEPS,
             steps=steps,

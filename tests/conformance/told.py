@@ -177,7 +177,6 @@ class Told:
             self.producers[client] = answer.producer_id, answer.producer_epoch
 
     def transactional_id(self, client: str) -> str:
-        """Return the transactional id of a client."""
         return f"{self.side}-{self.prefix}{client}"
 
     def id(self, text: str) -> str:

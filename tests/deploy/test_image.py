@@ -22,7 +22,6 @@ CLASSES = "/tmp/classes"
 
 @pytest.fixture(scope="module")
 def files(podman: Podman, image: str) -> list[str]:
-    """Return the paths of all files in the image."""
     words = ("--rm", "--user=root", "--entrypoint=find", image)
     return podman("run", *words, "/", "-xdev", "-type", "f").splitlines()
 

@@ -29,7 +29,6 @@ def coordinated(services: Services) -> Coordinated:
 
 @pytest.fixture(scope="session")
 def layout(broker: EmbeddedBroker, coordinated: Coordinated) -> TopicLayout:
-    """Return the topics of the coordinator that runs."""
     return layout_on(broker.client_config, PREFIX)
 
 
@@ -68,7 +67,6 @@ def wire(gateway: str) -> Iterator[Wire]:
 
 @pytest.fixture
 def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    """Yield an administrator of the broker."""
     client = kafka_clients.admin(broker.client_config)
     yield client
     client.close()

@@ -42,7 +42,6 @@ class OtherSide:
         self._producer = kafka_clients.producer(client_config)
 
     def next(self) -> PendingRequest:
-        """Return the next request that comes."""
         return self.next_where(lambda asked: True)
 
     def next_where(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest:

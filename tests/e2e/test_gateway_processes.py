@@ -69,7 +69,6 @@ def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Servin
 
 
 def connections_of(pid: int, port: int) -> int:
-    """Return the established connections of a process to this port of its own."""
     inodes = {
         fields[9]
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]

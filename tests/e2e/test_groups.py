@@ -70,7 +70,6 @@ Ask = Callable[..., Said]
 
 @pytest.fixture(scope="module", autouse=True)
 def topics(broker: EmbeddedBroker) -> None:
-    """The topics that the groups have read."""
     servers, kept_for_ever = broker.client_config, {"retention.ms": "-1"}
     create_topic(servers, ORDERS, ORDERS_PARTITIONS, kept_for_ever)
     create_topic(servers, PRICES, 1, kept_for_ever)

@@ -217,7 +217,6 @@ def _note(outcome: LogResult, timeline: Timeline) -> None:
 
 
 def encode_words(effects: AnyEffects) -> bytes:
-    """Return all effects of a step as bytes."""
     return msgspec.json.encode(replace(effects, group=None, earliest_armed_ms=None))
 
 

@@ -191,7 +191,6 @@ class BrokerCluster:
         return _is_in_sync(self.config_of(ADMIN, "PLAIN"), self.nodes)
 
     def wait_until_in_sync(self, timeout_s: float = IN_SYNC_TIMEOUT_S) -> None:
-        """Wait until `in_sync`."""
         wait_until(self.in_sync, f"brokers {self.nodes} with all replicas in sync", timeout_s)
 
     def _signal(self, node: int, number: signal.Signals) -> None:

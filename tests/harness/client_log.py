@@ -57,7 +57,6 @@ class Sent(NamedTuple):
 
 
 def random_settings(random: Random) -> dict[str, SettingValue]:
-    """Return random settings of a coordinator."""
     return {name: random.choice(values) for name, values in SETTINGS.items()}
 
 

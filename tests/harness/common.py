@@ -21,7 +21,6 @@ class Common(TypedDict):
 
 
 def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
-    """Return the steps' effects, all of a Kafka group."""
     effects = list(steps)
     assert all(isinstance(step, Effects) for step in effects)
     return effects  # type: ignore[return-value]

@@ -144,7 +144,6 @@ class CoordinatedLog:
         )
 
     def recording(self, groups: list[str] | None = None) -> Lines:
-        """Return the recording of all, or of some groups."""
         header = self.header(groups)
         collector = Collector(header)
         log = sorted(self.log, key=lambda record: (record.partition, record.offset))

@@ -41,7 +41,6 @@ class KafkasReader:
 
 @contextmanager
 def kafkas_reader() -> Iterator[KafkasReader]:
-    """Yield Kafka's reader."""
     with jvm_reader([*java_options(), "-Dlog4j2.level=OFF"], HARNESS) as reader:
         yield KafkasReader(reader)
 

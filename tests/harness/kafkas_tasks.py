@@ -75,7 +75,6 @@ def ask_kafka(cases: Iterable[TaskCase], timeout_s: float = 250) -> list[str]:
 
 
 def read_answer(line: str) -> Shares:
-    """Return the shares in an answer of Kafka."""
     shares: Shares = {}
     for word in line.split():
         member_id, _, tasks = word.partition("=")

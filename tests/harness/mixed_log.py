@@ -332,5 +332,4 @@ class MixedLog(consumer_log.ConsumerLog):
 
 
 def _generation(group: KafkaGroup, member_id: str) -> int:
-    """Return the generation of a classic member."""
     return group.generation if isinstance(group, ClassicGroup) else group.members[member_id].member_epoch

@@ -78,7 +78,6 @@ def has(
 
 
 def target(name: str, *partitions: int, kind: str = CONSUMER, standbys: tuple[int, ...] = ()) -> MemberTarget:
-    """Return the target assignment of a member."""
     return MemberTarget(name, _held(kind, partitions, standbys), kind)
 
 

@@ -108,7 +108,6 @@ class Watched:
         return self
 
     def of(self, group_id: str) -> list[HistoryEntry]:
-        """Return the history of a group."""
         return [entry for entry in self.history if entry.group_id == group_id]
 
 
@@ -177,7 +176,6 @@ def created(group_id: str, at_ms: int) -> Said:
 
 
 def committed(partition: int, offset: int, at_ms: int, topic: str = "orders") -> OffsetCommitted:
-    """Return a committed offset."""
     return OffsetCommitted(topic, partition, Offset(offset, -1, "", at_ms, None, None))
 
 

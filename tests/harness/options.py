@@ -17,7 +17,6 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def split(command: str) -> tuple[list[str], dict[str, str]]:
-    """Return the words of a command and its options."""
     words, options = [], {}
     for part in shlex.split(command):
         name, equals, value = part.partition("=")

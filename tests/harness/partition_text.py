@@ -48,7 +48,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def runs(numbers: Iterable[int]) -> str:
-    """Return numbers as text, sorted."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:

@@ -56,7 +56,6 @@ def planted() -> Iterator[None]:
 
 
 def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.StoredGroup:
-    """Return the group as this version stored it."""
     if version != codec.STATE_VERSION and isinstance(group, ClassicGroup):
         kind = _CLASSIC[version]
         group = kind(**{name: getattr(group, name) for name in kind.__struct_fields__})
@@ -64,6 +63,5 @@ def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None)
 
 
 def row_of(version: int, groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
-    """Return the row of a shard with these groups, as this version stored it."""
     _, payload = codec.write_row({name: entry_of(version, group) for name, group in groups.items()})
     return version, payload

@@ -40,7 +40,6 @@ class PlayedLog:
         self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
 
     def _append(self, request: AnyRequest) -> Row:
-        """Append the request to the log."""
         partition = PARTITION_OF[request.group_id]
         self._offsets[partition] += 1
         row = Row(self.at_ms, f"requests-{partition}-{self._offsets[partition]}", request)

@@ -72,7 +72,6 @@ class Life(SimulatedCluster):
         Checkpoint(self.files).create(identity, OwnerRecord())
 
     def next_settings(self) -> dict[str, SettingValue]:
-        """Return the settings of the next owner."""
         if self._settings_change and self.random.random() < 0.5:
             self._settings = random_settings(self.random)
             self.seen("settings")

@@ -101,7 +101,6 @@ class JavaClient:
         return reply
 
     def clients_of(self, group: str, broker: str) -> list[str]:
-        """Return the client ids that a broker lists for a group."""
         ids: list[str] = self._call("clients-of", group=group, broker=broker)
         return ids
 
@@ -111,7 +110,6 @@ class JavaClient:
         return addresses
 
     def create_topic(self, topic: str, queues: int, broker: str) -> None:
-        """Create a topic at a broker."""
         self._call("create-topic", topic=topic, queues=queues, broker=broker)
 
     def stop(self) -> None:

@@ -72,7 +72,6 @@ def embedded_rocketmq(
 
 
 def address_of(cluster: EmbeddedRocketMq) -> RocketMqAt:
-    """Return the addresses of a cluster."""
     brokers = {name: server.address for name, server in cluster.brokers.items()}
     return RocketMqAt(cluster.name_server.address, brokers)
 

@@ -40,5 +40,4 @@ def leaving(client: Client, given: dict[str, str], resolve: Callable[[str], str]
 
 
 def optional(text: str | None) -> str | None:
-    """Return the value of an option, `none` as None."""
     return None if text == "none" else text

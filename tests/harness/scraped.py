@@ -99,11 +99,9 @@ class Scraped:
             self.metrics_state.complete()
 
     def text(self) -> str:
-        """Return the scraped text."""
         return generate_latest(self.registry).decode()
 
     def state(self) -> ServiceState:
-        """Return the state of the service."""
         return service_state(self.readings, self.batches.state(), self.metrics_state.backlog_records())
 
     def value(self, name: str, **labels: str) -> float | None:

@@ -38,7 +38,6 @@ def forms_of(secret: str) -> list[bytes]:
 
 
 def found_in(content: bytes, secrets: Iterable[str]) -> list[str]:
-    """Return the secrets that the content has."""
     return [secret for secret in secrets if any(form in content for form in forms_of(secret))]
 
 
@@ -99,7 +98,6 @@ def pages(start: str, alike: int = 3) -> Iterator[tuple[str, bytes]]:
 
 
 def page(url: str) -> Iterator[tuple[str, bytes]]:
-    """Yield one page."""
     yield url, _read(url)
 
 

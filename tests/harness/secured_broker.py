@@ -97,7 +97,6 @@ class ClusterSecurity:
         return tuple(self.users.values())
 
     def certificate(self, user: str) -> Issued:
-        """Return the certificate of a user, whose principal is User:<user>."""
         if user not in self._certificates:
             self._certificates[user] = self.authority.issue(user)
         return self._certificates[user]
@@ -228,11 +227,9 @@ class SecuredBroker(EmbeddedBroker):
         return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
 
     def config_by_certificate(self, user: str) -> ClientConfig:
-        """Return the client settings of a user with a certificate."""
         return ClientConfig(f"{HOST}:{self._mutual_port}", self.security.certificate_properties(user))
 
     def config_by_token(self, endpoint: str, client: str, secret: str) -> ClientConfig:
-        """Return the settings of a client that gets tokens from this endpoint."""
         return ClientConfig(self.bootstrap_servers, self.security.token_properties(endpoint, client, secret))
 
     def start(self) -> None:

@@ -65,7 +65,6 @@ class Batch:
 
 
 def clocks_of(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, Clock]]:
-    """Yield the clock records among these."""
     for record in records:
         clock = clock_of(record.key, record.value)
         if clock is not None:

@@ -54,7 +54,6 @@ class SparkCluster:
             self.start_worker()
 
     def start_worker(self) -> None:
-        """Start one more worker."""
         number = len(self.worker_pids)
         address = ("--host", HOST, "--webui-port", "0")
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / f"work-{number}"))

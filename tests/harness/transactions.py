@@ -217,13 +217,11 @@ class Producer:
         }
 
     def described(self) -> Any:
-        """Return the transaction as DescribeTransactions shows it."""
         answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
         (state,) = answer.transaction_states
         return state
 
     def wait_until(self, *states: str) -> None:
-        """Wait until the transaction is in one of these states."""
         wait_for(lambda: self.described().transaction_state in states, f"{self.transactional_id}: {states}")
 
 
@@ -285,5 +283,4 @@ def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> 
 
 
 def partitions_of(topics: Iterable[Any]) -> set[tuple[str, int]]:
-    """Return the (topic, partition) pairs of a described transaction."""
     return {(topic.topic, partition) for topic in topics for partition in topic.partitions}

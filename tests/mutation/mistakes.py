@@ -26,7 +26,6 @@ class Mistake:
     text: str
 
     def compile(self) -> CodeType:
-        """Return the code of the function with the mistake in it."""
         tree = ast.parse(Path(self.file).read_text())
         function = next(function for function in _functions(tree) if function.lineno == self.line)
         _make_wrong(list(_places(function))[self.number])

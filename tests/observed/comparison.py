@@ -45,7 +45,6 @@ class Comparison:
         return {self.client(member_id) for member_id in cause.member_ids}
 
     def client(self, member_id: str) -> str:
-        """Return the client id of a member."""
         name = lasting_name(member_id, self._names)
         name = self._clients.get(name, name)
         return re.sub(r"-StreamThread-\d+-consumer$", "", name)

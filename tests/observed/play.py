@@ -71,7 +71,6 @@ class Play:
         self.truth.seen = sorted(events, key=lambda seen: seen.at_ms)
 
     def create_topic(self, number: str) -> None:
-        """Create one more topic."""
         self._create_topic(f"{self.topic}-{number}")
 
     def _create_topic(self, topic: str) -> None:

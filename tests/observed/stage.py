@@ -212,7 +212,6 @@ class Stage:
             self._polls[group_id].close()
 
     def clean_before(self, at_ms: int) -> int:
-        """See `Cleaner.clean_before`."""
         return self._cleaner.clean_before(at_ms)
 
     def report(self, group_id: str, source: Source) -> Report:

@@ -289,7 +289,6 @@ def check_is_as_it_was(client: CoordinatorClient, members: dict[str, Member]) ->
 
 
 def requests_answered_differently(client_config: ClientConfig) -> list[str]:
-    """Return the requests that have two different answers."""
     found: dict[str, set[bytes]] = defaultdict(set)
     for record in read_answers(client_config, layout_on(client_config, DEFAULT_PREFIX)):
         for answer in unpack(record.value):

@@ -112,7 +112,6 @@ def test_kafkas_share_consumers_and_tools_work(servers: str, topic: str, tmp_pat
 
 
 def members(shares: JavaShares, group_id: str) -> list[list[str]]:
-    """Return the members with partitions by `kafka-share-groups`."""
     lines = of_group(group_id, shares.tool("--describe", "--members", "--group", group_id))
     return [line for line in lines if ":" in line[-1]]
 

@@ -158,7 +158,6 @@ def txn_commit(group_id: str, offset: int, position: int = 40) -> TxnOffsetCommi
 
 
 def marker(group_id: str, position: int = 40, *, committed: bool = True) -> TransactionMarker:
-    """Return the marker of that transaction."""
     return TransactionMarker(
         **_common(group_id, "follower", 0),
         producer_id=4001,
@@ -168,7 +167,3 @@ def marker(group_id: str, position: int = 40, *, committed: bool = True) -> Tran
         first_position=position,
         committed=committed,
     )
-
-
-def release(group_id: str) -> ReleaseGroup:
-    return ReleaseGroup(**_common(group_id, "operator", 0))

@@ -92,7 +92,6 @@ def groups_of(spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[s
 
 
 def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
-    """Return the positions of all offsets in these groups."""
     found = set()
     for group_id, (version, encoded) in groups.items():
         group = codec.decode_group(group_id, codec.StoredGroup(version, None, encoded))

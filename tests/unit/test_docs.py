@@ -147,7 +147,6 @@ def test_a_test_that_a_page_shows_is_one_of_the_tests() -> None:
 
 @pytest.fixture(scope="module")
 def names_of_tests() -> set[str]:
-    """Return the names of all test functions and test files."""
     files = list((ROOT / "tests").rglob("test_*.py"))
     functions = (
         re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE) for path in files

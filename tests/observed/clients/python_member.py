@@ -83,8 +83,6 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python
 
 
 class KafkaPython:
-    """A consumer of kafka-python."""
-
     def __init__(self, options: argparse.Namespace, settings: dict[str, str]) -> None:
         self._consumer = KafkaConsumer(
             bootstrap_servers=options.servers,

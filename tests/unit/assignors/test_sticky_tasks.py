@@ -168,7 +168,6 @@ def test_tasks_without_members_are_refused() -> None:
 def of(
     process: str, active: str = "", standby: str = "", offsets: Mapping[int, int] | None = None
 ) -> TaskMember:
-    """Return a member with tasks of subtopology 0."""
     return TaskMember(
         process, tasks(active), tasks(standby), {("0", number): at for number, at in (offsets or {}).items()}
     )

@@ -45,7 +45,6 @@ def steps() -> Iterator[tuple[Part | None, Part]]:
 
 
 def outputs(topic: str) -> Iterator[list[OutputRecord]]:
-    """Yield the records of an output topic, log by log."""
     for parts in RECORDED.logs.values():
         records = [record for part in parts for record in part.output if record.topic == topic]
         assert records, topic

@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 
 def of(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Return a task that serves this tenant."""
     context = copy_context()
     context.run(TENANT.set, tenant)
     return asyncio.create_task(work, context=context)

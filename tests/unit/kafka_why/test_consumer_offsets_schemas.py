@@ -49,7 +49,6 @@ class Message(NamedTuple):
 
 
 def written(messages: Sequence[Message]) -> list[bytes]:
-    """Return the bytes that Kafka writes for each message."""
     command = [str(find_java()), *java_options(), "-Dlog4j2.level=OFF", str(WRITER)]
     lines = "".join(f"{message.line}\n" for message in messages)
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=_TIMEOUT_S, check=True)

@@ -178,7 +178,6 @@ STREAMS_STABLE, SHARE_STABLE = 56, 19
 
 
 def view(group_id: str, records: int) -> GroupSnapshot:
-    """Return the view of a group after so many records."""
     watched = Watched().take(real_records(REAL_OF_OTHERS)[:records])
     return view_of(watched.groups[group_id], {})
 

@@ -23,8 +23,12 @@ def busy() -> Scraped:
 
 def test_every_metric_has_the_expected_type_and_value(busy: Scraped, pytestconfig: pytest.Config) -> None:
     """All but the prose, and the bounds of histograms."""
-    text = busy.text().splitlines()
-    lines = [line for line in text if not line.startswith("# HELP") and "_bucket{" not in line]
+    lines, kind = [], ""
+    for line in busy.text().splitlines():
+        if line.startswith("# TYPE"):
+            kind = line.split()[-1]
+        elif not line.startswith("# HELP") and "_bucket{" not in line:
+            lines.append(f"{kind} {line}")
     if pytestconfig.getoption("rewrite"):
         GOLDEN.write_text("\n".join(lines) + "\n")
     assert lines == GOLDEN.read_text().splitlines()

@@ -36,7 +36,6 @@ def crowd(number: int, bounds: SeriesBounds) -> Scraped:
 
 
 def with_series(scraped: Scraped, name: str = "kafka_consumergroup_members") -> set[str]:
-    """Return the groups that have a series of this metric, without the one of all others."""
     return {sample.labels["consumergroup"] for sample in samples(scraped, name)} - {""}
 
 

@@ -1,6 +1,7 @@
 """Which rebalances have ended: each is found once, however the entries come, and whatever is forgotten."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from random import Random
 
 import pytest
@@ -55,6 +56,7 @@ def in_pieces(history: Sequence[HistoryEntry], random: Random) -> list[list[Hist
     return pieces
 
 
+@cache
 def histories() -> list[tuple[str, list[HistoryEntry]]]:
     told = [(scenario, of_scenario(scenario)) for scenario in NAMES]
     for seed in range(20):

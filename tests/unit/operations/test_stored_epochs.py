@@ -24,7 +24,6 @@ CONFIG = CoordinatorConfig()
 
 
 def before(commands: tuple[str, ...], at: str) -> KafkaGroup:
-    """Return the group after the commands before that time."""
     recorder = Recorder()
     recorder.play(*commands[: commands.index(f"at {at}")])
     group = recorder.any_group()

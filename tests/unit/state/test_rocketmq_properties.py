@@ -107,7 +107,6 @@ Life = list[tuple[int, AnyRequest | None]]
 
 
 def at_its_broker(request: AnyRequest) -> AnyRequest:
-    """Return the request with the broker of its connection."""
     if isinstance(request, Unanswered):
         return request
     return msgspec.structs.replace(request, broker=request.connection.partition("#")[0])
