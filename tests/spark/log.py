@@ -18,7 +18,6 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.topic_reader import partition_of
 from state.kafka.context import new_member_id
 from tests.harness.common import Common
