@@ -234,6 +234,7 @@ def _entry(entry: HistoryEntry) -> str:
         "client_reason": entry.client_reason,
         "transactional_id": entry.transactional_id,
         "producer_id": entry.producer_id,
+        "process": entry.process_id,
         **consumer_story.details(entry),
     }
     told = [f"{name}={value}" for name, value in details.items() if value]
