@@ -10,7 +10,7 @@ from uuid import UUID
 
 from msgspec import Struct, msgpack
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, EntryType
 from kafka_why.contract.kafka.requests import AnyAnswered, ConsumerGroupHeartbeat, ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, TopicImages
@@ -25,12 +25,12 @@ from state.config import (
     SettingBounds,
     values_in_force,
 )
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
 from state.kafka.offsets import remember_deleted
 from state.kafka.share_group import ShareGroup
-from state.kafka.streams_group import StreamsGroup
+from state.kafka.streams_group import StreamsGroup, StreamsGroupMember
 from state.protocol import Handler, RequestRefusal, WhyRefused
 
 # The refusal of a request to a group with epochs. The group may already be changed when it is raised: the
@@ -74,6 +74,51 @@ def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
     """Return the refusal of a sender that is not a member."""
     message = f"Member {member_id} is not a member of group {context.group_id}."
     return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
+def check_instance(
+    context: StepContext,
+    group: ConsumerGroup | StreamsGroup,
+    request: ConsumerGroupHeartbeat | StreamsGroupHeartbeat,
+    rows: tuple[str, str],
+) -> None:
+    """Raise RequestRefused if the request's instance id belongs to no member or to another one, by one of
+    these two rows.
+    """
+    instance_id = request.instance_id
+    if instance_id is None:
+        return
+    owner_id = group.static_members.get(instance_id)
+    if owner_id is None:
+        message = f"No member of group {context.group_id} has the instance id {instance_id}."
+        raise RequestRefused(context.rule(rows[0]), ErrorCode.UNKNOWN_MEMBER_ID, message)
+    if owner_id != request.member_id:
+        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {request.member_id!r}."
+        error = ErrorCode.FENCED_INSTANCE_ID
+        raise RequestRefused(context.rule(rows[1]), error, message, EntryType.MEMBER_FENCED)
+
+
+def fenced(
+    context: StepContext,
+    received: int,
+    member: ConsumerMember | StreamsGroupMember,
+    rows: tuple[str, str],
+    noun: str,
+) -> RequestRefused:
+    """Return the refusal of a member epoch above or below the member's, by one of these two rows. `noun` is
+    what members have, in the plural.
+    """
+    if received < member.member_epoch:
+        row, why = context.rule(rows[1]), f"it has to give up its {noun} and join again"
+    elif member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        row, why = context.rule(rows[0]), "it has left for a while"
+    else:
+        row, why = context.rule(rows[0]), "the coordinator never gave it that epoch"
+    message = (
+        f"Member {member.member_id} is fenced: the request has member epoch {received}, "
+        f"and the member is at {member.member_epoch}; {why}."
+    )
+    return RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
 
 
 RequestCheck = Callable[[StepContext, Any], None]

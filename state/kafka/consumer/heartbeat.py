@@ -41,7 +41,9 @@ from state.kafka.context import RuleId, StepContext, restart_group
 from state.kafka.modern import (
     RequestRefused,
     assigned_partitions,
+    check_instance,
     client_of,
+    fenced,
     heartbeat_handler,
     is_blank,
     is_not,
@@ -131,8 +133,9 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
         if request.instance_id is None:
             return _identify_joining(context, request)
         return _joining_with_instance(context, request, request.instance_id)
-    check_instance(context, request.member_id, request.instance_id)
-    member = context.group_of(ConsumerGroup).members.get(request.member_id)
+    group = context.group_of(ConsumerGroup)
+    check_instance(context, group, request, ("HB33", "HB34"))
+    member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "HB24", request.member_id)
     return SenderIdentity(_check_epoch(context, request, member, owned), member.member_id, member)
@@ -198,26 +201,6 @@ def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
     return generated_member_id(context, request.client_id, request.instance_id)
 
 
-def check_instance(
-    context: StepContext, member_id: str, instance_id: str | None, *, leaving: bool = False
-) -> None:
-    """Raise RequestRefused if the instance id belongs to no member or to another one. `leaving` is True if
-    the sender leaves.
-    """
-    if instance_id is None:
-        return
-    owner_id = context.group_of(ConsumerGroup).static_members.get(instance_id)
-    if owner_id is None:
-        message = f"No member of group {context.group_id} has the instance id {instance_id}."
-        raise RequestRefused(
-            context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message
-        )
-    if owner_id != member_id:
-        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {member_id!r}."
-        row = context.rule("HB40" if leaving else "HB34")
-        raise RequestRefused(row, ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
-
-
 def _check_epoch(
     context: StepContext, request: ConsumerGroupHeartbeat, member: ConsumerMember, owned: Owned | None
 ) -> RuleId:
@@ -225,22 +208,11 @@ def _check_epoch(
     received = request.member_epoch
     if received == member.member_epoch:
         return context.rule("HB26")
-    if received > member.member_epoch:
-        row = context.rule("HB25")
-        why = "the coordinator never gave it that epoch"
-        if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-            why = "it has left for a while"
-    else:
-        # The answer with the new epoch may have been lost.
-        if received == member.previous_epoch and owned is not None and _is_part_of(owned, member.assigned):
-            return context.rule("HB27")
-        row = context.rule("HB28")
-        why = "it has to give up its partitions and join again"
-    message = (
-        f"Member {member.member_id} is fenced: the request has member epoch {received}, "
-        f"and the member is at {member.member_epoch}; {why}."
-    )
-    raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+    # The answer with the new epoch may have been lost.
+    is_previous = member.previous_epoch == received < member.member_epoch
+    if is_previous and owned is not None and _is_part_of(owned, member.assigned):
+        return context.rule("HB27")
+    raise fenced(context, received, member, ("HB25", "HB28"), "partitions")
 
 
 def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
@@ -254,9 +226,9 @@ def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bo
 
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member, or mark a static member as temporarily away. The member's epoch is not checked."""
-    member_id = request.member_id
-    check_instance(context, member_id, request.instance_id, leaving=True)
-    member = context.group_of(ConsumerGroup).members.get(member_id)
+    group, member_id = context.group_of(ConsumerGroup), request.member_id
+    check_instance(context, group, request, ("HB39", "HB40"))
+    member = group.members.get(member_id)
     if member is None:
         raise no_member(context, "HB37", member_id)
     epoch = request.member_epoch

@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat, StreamsGroupHeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern import RequestRefused, bump, no_member, settle_emptied
+from state.kafka.modern import RequestRefused, bump, check_instance, fenced, no_member, settle_emptied
 from state.kafka.streams_group import NO_TASKS, Role, RoleTasks, StreamsGroup, StreamsGroupMember
 
 
@@ -76,49 +76,18 @@ def _joining(context: StepContext, group: StreamsGroup, request: StreamsGroupHea
     raise RequestRefused(context.rule("KSH32"), error, message, EntryType.JOIN_REFUSED)
 
 
-def check_instance(
-    context: StepContext, group: StreamsGroup, request: StreamsGroupHeartbeat, rows: tuple[str, str]
-) -> None:
-    """Raise RequestRefused if the request's instance id belongs to no member or to another one, by one of
-    these two rows.
-    """
-    instance_id = request.instance_id
-    if instance_id is None:
-        return
-    owner_id = group.static_members.get(instance_id)
-    if owner_id is None:
-        message = f"No member of group {context.group_id} has the instance id {instance_id}."
-        raise RequestRefused(context.rule(rows[0]), ErrorCode.UNKNOWN_MEMBER_ID, message)
-    if owner_id != request.member_id:
-        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {request.member_id!r}."
-        error = ErrorCode.FENCED_INSTANCE_ID
-        raise RequestRefused(context.rule(rows[1]), error, message, EntryType.MEMBER_FENCED)
-
-
 def _check_epoch(
     context: StepContext, request: StreamsGroupHeartbeat, member: StreamsGroupMember, owned: RoleTasks | None
 ) -> RuleId:
-    """Rows KSH26 to KSH29: return the row that accepts the request's epoch, or raise RequestRefused.
-
-    The previous epoch is accepted from a client that has only tasks that the member may run, because the
-    answer with the new epoch may have been lost.
-    """
+    """Rows KSH26 to KSH29: return the row that accepts the request's epoch."""
     received = request.member_epoch
     if received == member.member_epoch:
         return context.rule("KSH27")
-    if received > member.member_epoch:
-        row = context.rule("KSH26")
-        why = "it has left for a while" if member.is_away else "the coordinator never gave it that epoch"
-    else:
-        if received == member.previous_epoch and owned is not None and _is_part_of(owned, member.assigned):
-            return context.rule("KSH28")
-        row = context.rule("KSH29")
-        why = "it has to give up its tasks and join again"
-    message = (
-        f"Member {member.member_id} is fenced: the request has member epoch {received}, "
-        f"and the member is at {member.member_epoch}; {why}."
-    )
-    raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+    # The answer with the new epoch may have been lost.
+    is_previous = member.previous_epoch == received < member.member_epoch
+    if is_previous and owned is not None and _is_part_of(owned, member.assigned):
+        return context.rule("KSH28")
+    raise fenced(context, received, member, ("KSH26", "KSH29"), "tasks")
 
 
 def _is_part_of(owned: RoleTasks, assigned: RoleTasks) -> bool:
