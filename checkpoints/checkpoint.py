@@ -228,7 +228,7 @@ class Checkpoint:
     def check_committed(self, topic: str) -> None:
         """Raise FolderError if Spark's checkpoint has lost a committed batch or changed its plan.
 
-        Spark would silently read requests again, or skip some.
+        Without this check Spark would silently read requests again, or skip some.
         """
         committed = self.record().committed
         if committed is None:
@@ -311,7 +311,7 @@ def new_namespace() -> str:
 
 def _encoded(content: object) -> bytes:
     """Return the JSON with the CRC-32 of the other fields as its last field."""
-    # JSON with a flipped bit may still be valid.
+    # JSON with a flipped bit may still be valid, so it needs a checksum.
     encoded = msgspec.json.encode(content)
     return msgspec.json.format(b'%b,"crc32":%d}' % (encoded[:-1], crc32(encoded)))
 

@@ -112,7 +112,7 @@ def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields 
 
 
 def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Rows HB1 to HB3."""
+    """Rows HB1 to HB3: return the refusal of a heartbeat, or None."""
     if not context.services.consumer_protocol:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -187,7 +187,7 @@ def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | D
 
 
 def _share_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Rows SH1 to SH4."""
+    """Rows SH1 to SH4: return the refusal of a heartbeat, or None."""
     if not context.services.share_groups.are_ours:
         return OFF
     if not may_read_group(context, request.group_id):

@@ -77,7 +77,7 @@ class ValidPartitions:
             assert named.topic is not None
             committed: list[CommittedPartition] = []
             for some in batches(partitions):
-                committed += map(_committed, some)
+                committed += map(_committed_partition, some)
                 yield
             self.committed.append(CommittedTopic(named.topic.name, committed, named.topic.topic_id))
 
@@ -139,7 +139,7 @@ def _refuse(outcomes: Outcomes, topics: Iterable[tuple[NamedTopic, list[Any]]], 
             yield
 
 
-def _committed(partition: Any) -> CommittedPartition:
+def _committed_partition(partition: Any) -> CommittedPartition:
     return CommittedPartition(
         partition.partition_index,
         partition.committed_offset,

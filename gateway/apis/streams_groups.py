@@ -119,7 +119,7 @@ def _due_topics(context: RequestContext, request: Any) -> list[str] | None:
 
 
 def _refused(context: RequestContext, group_id: str) -> Fields | None:
-    """Rows KSH1 and KSH2."""
+    """Rows KSH1 and KSH2: return the refusal of a request, or None."""
     if not context.services.streams_protocol:
         return OFF
     return None if may_read_group(context, group_id) else GROUP_REFUSED
@@ -128,7 +128,7 @@ def _refused(context: RequestContext, group_id: str) -> Fields | None:
 async def _topology_refused(
     context: RequestContext, slices: Slices, subtopologies: Sequence[Any]
 ) -> Fields | None:
-    """Rows KSH3 to KSH5."""
+    """Rows KSH3 to KSH5: return the refusal of a topology, or None."""
     named = await slices.each(named_topics, subtopologies)
     names = sorted(set(chain.from_iterable(named)))
     if is_too_much(names):

@@ -153,10 +153,10 @@ class _FirstBytes(Protocol):
     def _enter(self) -> None:
         tls = self._entry.tls
         if tls is not None and (not self._entry.takes_plain_text or self._received.startswith(_HANDSHAKE)):
-            entered = tls.protocol(self._stream, self._end_handshake)
+            entered = tls.protocol(self._make_stream, self._end_handshake)
         else:
             try:
-                entered = cast(Protocol, self._stream())
+                entered = cast(Protocol, self._make_stream())
             except ConnectionError as error:
                 self._close(error)
                 return
@@ -165,8 +165,8 @@ class _FirstBytes(Protocol):
         if self._received:
             entered.data_received(self._received)
 
-    def _stream(self) -> SecuredStream:
-        """Return the stream of the client, to which the admission passes. Raises ConnectionError."""
+    def _make_stream(self) -> SecuredStream:
+        """Return the client's stream, which takes over the admission. Raises ConnectionError."""
         stream = self._make(self._reported, self._admission)
         self._admission = None
         self._forget()

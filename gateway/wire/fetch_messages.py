@@ -146,15 +146,15 @@ class Tail:
 def tail_of(header: RequestHeader) -> Tail | None:
     """Return the `Tail` of a response to this request, or None if the response has no addresses."""
     if header.api_key == ApiKey.ShareFetch:
-        return Tail(_share_response(header, ShareResponseHandler()), _without_endpoints)
+        return Tail(_walk_share_response(header, ShareResponseHandler()), _without_endpoints)
     if header.api_key == ApiKey.Fetch and header.api_version >= FIRST_VERSION:
-        return Tail(_fetch_response(), _with_unknown_tag)
+        return Tail(_walk_fetch_response(), _with_unknown_tag)
     return None
 
 
 def share_response_reader(header: RequestHeader, handler: ShareResponseHandler) -> PartialReader:
     """Return a reader of the response to this ShareFetch or ShareAcknowledge."""
-    return PartialReader(_share_response(header, handler))
+    return PartialReader(_walk_share_response(header, handler))
 
 
 _NODE_ENDPOINTS, _UNKNOWN = 0, 127  # tags
@@ -191,7 +191,7 @@ def _without_endpoints(tail: bytes) -> bytes:
     raise ProtocolError(f"addresses of {len(tail)} bytes")
 
 
-def _fetch_response() -> _Walk:
+def _walk_fetch_response() -> _Walk:
     """Walk up to the tagged fields of the response itself."""
     yield from _skip_tags((yield _BEGINNING_BYTES)[-1])
     for _ in range((yield from _read_length((yield _FETCH_TOP_BYTES)[-1])) - 1):
@@ -204,7 +204,7 @@ def _fetch_response() -> _Walk:
         yield from _skip_tags((yield 1)[0])
 
 
-def _share_response(header: RequestHeader, handler: ShareResponseHandler) -> _Walk:
+def _walk_share_response(header: RequestHeader, handler: ShareResponseHandler) -> _Walk:
     """Walk up to the addresses of brokers."""
     is_fetch = header.api_key == ApiKey.ShareFetch
     has_lock = is_fetch or header.api_version >= _FIRST_ACKNOWLEDGE_WITH_LOCK

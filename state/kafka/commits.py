@@ -330,7 +330,7 @@ def _end_entry(
     row: RuleId,
     marker: TransactionMarker,
 ) -> None:
-    """Rows TO12 and TO13."""
+    """Rows TO12 and TO13: commit or drop the offsets of an entry."""
     if outcome is MarkerOutcome.COMMIT:
         context.rule("TO12")
         _commit_pending(context, entry)

@@ -175,7 +175,7 @@ class _Configuration:
         )
 
     def _check_sources(self) -> None:
-        """Row KST6."""
+        """Row KST6: all source topics exist."""
         sources = {name for one in self._subtopologies for name in one.source_topics}
         if missing := sorted(sources - self._existing.keys()):
             status = StatusCode.MISSING_SOURCE_TOPICS
@@ -286,7 +286,7 @@ class _Configuration:
         return dict(sorted(found.items()))
 
     def _check_internal_topics(self, internal: Mapping[str, StreamsTopicInfo]) -> None:
-        """Row KST12."""
+        """Row KST12: existing internal topics have the right numbers of partitions."""
         for name, topic in internal.items():
             exists = self._existing.get(name)
             if exists is not None and exists != topic.partitions:
@@ -294,7 +294,7 @@ class _Configuration:
                 raise _incorrect(f"Internal topic {name} should have {expected}, but has {exists}.")
 
     def _missing(self, internal: Mapping[str, StreamsTopicInfo]) -> TopologyProblem | None:
-        """Row KST13."""
+        """Row KST13: return the problem of internal topics that do not exist, or None."""
         missing = {name: topic for name, topic in internal.items() if name not in self._existing}
         if not missing:
             return None
@@ -324,7 +324,7 @@ def _same_count(counts: Mapping[str, int]) -> int:
 
 
 def _check_number(tasks: Mapping[str, SubtopologyTasks]) -> None:
-    """Row KSQ14."""
+    """Row KSQ14: the number of tasks is limited."""
     number = sum(one.count for one in tasks.values())
     if number > TASKS_MAX:
         detail = f"The topology has {number} tasks. The maximum is {TASKS_MAX}."

@@ -31,8 +31,7 @@ MAX_NAMED = 10
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
-    """Register the connection, unless the group has no configuration. The answer does not show the
-    difference.
+    """Register the connection if the group has a configuration. The answer is the same without one.
 
     A heartbeat of version 2 has a fingerprint other than 0. The answer's IS_SUB_CHANGE is then true if the
     group's last heartbeat at this broker, from any client, had another fingerprint.

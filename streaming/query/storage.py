@@ -206,7 +206,7 @@ class Storage:
     @property
     def has_atomic_rename(self) -> bool:
         """Return True if a rename that must not replace a file is atomic."""
-        # On a local path it is a check and then a rename; object stores copy.
+        # Spark checks and then renames on a local path, and object stores copy.
         return self.path is None and self.scheme not in OBJECT_STORES
 
     @property

@@ -262,7 +262,7 @@ class LostRequestCollector:
                 self._last[key] = (order, lost)
 
     def groups(self) -> list[LostGroup]:
-        """Return the groups by their ids."""
+        """Return the groups, sorted by id."""
         offsets: dict[str, list[LostOffset]] = {}
         for (group_id, _, _), (_, lost) in sorted(self._last.items(), key=lambda item: item[0]):
             offsets.setdefault(group_id, []).append(lost)

@@ -151,7 +151,7 @@ def _handle_join_deadline(context: StepContext) -> None:
 
 
 def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
-    """Row Y2 (KAFKA-12890)."""
+    """Row Y2: remove members that did not sync in time, and rebalance (KAFKA-12890)."""
     row = context.rule("Y2")
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]

@@ -464,7 +464,7 @@ def _answer_without_rebalance(
     member: ClassicGroupMember,
     old_leader_id: str | None,
 ) -> None:
-    """Row W2."""
+    """Row W2: answer a returning static member at once."""
     # A returning leader must not assign again. Versions without skip_assignment get the leader's old id as
     # the leader.
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:

@@ -52,7 +52,7 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
 
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J6 to J8."""
+    """Rows J6 to J8: check the group's size, then join."""
     group = context.group_of(ClassicGroup)
     if not _accept_joining_member(context, group, request.member_id):
         return _refuse_for_size(context, group, request, reply_to)
@@ -91,7 +91,7 @@ def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id:
 def _refuse_for_size(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Row J6. The member id or pending id is removed without a rebalance."""
+    """Row J6: refuse the JoinGroup. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
@@ -107,7 +107,7 @@ def _refuse_for_size(
 def _join_new_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Rows N2 to N6."""
+    """Rows N2 to N6: handle a JoinGroup without a member id."""
     if not _supports_protocols(context, group, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, "")
@@ -172,7 +172,7 @@ def _require_member_id(
 def _join_existing_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Rows E2 to E5."""
+    """Rows E2 to E5: handle a JoinGroup with a member id."""
     if not _supports_protocols(context, group, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, request.member_id)
@@ -198,7 +198,7 @@ def _rejoin(
     reply_to: ReplyTo,
     member: ClassicGroupMember,
 ) -> None:
-    """Rows E6 to E11.
+    """Rows E6 to E11: handle a JoinGroup of a known member.
 
     A member that missed its answer gets it again, and as in Kafka the timeouts of its request are then
     ignored.
@@ -248,7 +248,7 @@ def _rejoin_and_rebalance(
 
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
-    """Rows U1 and U2."""
+    """Rows U1 and U2: return True if the group supports the offered protocols."""
     context.rule("U1" if group.state is GroupState.EMPTY else "U2")
     return group.supports_protocols(request.protocol_type, request.protocols)
 
@@ -470,7 +470,9 @@ def _remove_member(
 def _maybe_prepare_rebalance_or_complete_join(
     context: StepContext, group: ClassicGroup, gone: list[LeavingMember]
 ) -> None:
-    """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
+    """Rows L7 and L8: continue after members left. As in Kafka, a pending id that leaves a formed group
+    starts a rebalance.
+    """
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
         rebalance.maybe_complete_join(context, group)

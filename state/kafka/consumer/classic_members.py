@@ -161,7 +161,7 @@ def _client(request: JoinGroup) -> ClientIdentity:
 
 
 def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> SenderIdentity:
-    """Rows CV7 and CV9 to CV14."""
+    """Rows CV7 and CV9 to CV14: find the sender's member, or give the sender a member id."""
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
         context.rule("CV7")
@@ -419,8 +419,9 @@ def _differ(given: str | None, own: str) -> bool:
 
 
 def _is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Row CV29. A new group epoch alone makes no member join again: its target has to be computed first
-    (KAFKA-20272).
+    """Row CV29: return True if the member has to follow a newer target.
+
+    A new group epoch alone makes no member join again: its target has to be computed first (KAFKA-20272).
     """
     return member.member_epoch < group.assignment_epoch
 
@@ -445,7 +446,7 @@ def _are_all_released(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _await_join(context: StepContext, member: ConsumerMember, classic: ClassicMember) -> None:
-    """Row TM4."""
+    """Row TM4: arm the join timer unless it is armed."""
     if classic.join_deadline_ms is None:
         classic.join_deadline_ms = context.deadline(member.rebalance_timeout_ms)
 

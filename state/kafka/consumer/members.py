@@ -60,8 +60,8 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     Return True if the member's subscription has changed. Raise RequestRefused for an invalid pattern.
     """
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
-    asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
-    was_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
+    asks_for_other_assignor = update.classic is None and update.server_assignor != member.server_assignor
+    was_preferred = preferred_assignor(group, context.config) if asks_for_other_assignor else ""
     names_changed = update.subscribed_topic_names != names
     change = _change_pattern(context, group, member, update)
     _set_fields(group, member, update)
@@ -75,7 +75,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     if change is RegexChange.UPDATED_AND_RESOLVED:
         new = update.subscribed_topic_regex
         reasons.append(f"subscribes to the pattern {new!r}" if new else f"gives up the pattern {regex!r}")
-    is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
+    is_preferred = preferred_assignor(group, context.config) if asks_for_other_assignor else ""
     if not reasons and is_preferred != was_preferred:
         reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
     if not reasons and not group.metadata_stale:
@@ -106,7 +106,7 @@ def _change_pattern(
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
-    """Row HB48."""
+    """Row HB48: store the update in the member."""
     if update.instance_id != member.instance_id:
         if member.instance_id is not None:
             del group.static_members[member.instance_id]

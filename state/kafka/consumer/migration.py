@@ -169,7 +169,7 @@ def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
 
 
 def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
-    """Rows DN2 to DN5 and DN11."""
+    """Rows DN2 to DN5 and DN11: build the classic group from the consumer group."""
     group = ClassicGroup(
         **{name: getattr(old, name) for name in Group.__struct_fields__},
         state=GroupState.STABLE,

@@ -84,7 +84,7 @@ def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) 
 def _described_member(
     group: ConsumerGroup, member: ConsumerMember, names: Mapping[bytes, str]
 ) -> ConsumerGroupMemberDescription:
-    """Row AD4. The assignment includes partitions that the member has not revoked yet (AD5)."""
+    """Row AD4: describe a member. Its assignment includes partitions that it has not revoked yet (AD5)."""
     held: dict[bytes, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():
@@ -204,7 +204,10 @@ FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 def _validate_epoch(
     context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
 ) -> RuleAndError:
-    """Rows OF7 to OF13. The whole commit is refused if the member may not commit one of its partitions."""
+    """Rows OF7 to OF13: check the epoch of a commit.
+
+    The whole commit is refused if the member may not commit one of its partitions.
+    """
     if epoch == member.member_epoch:
         return context.rule("OF7"), ErrorCode.NONE
     if epoch > member.member_epoch:

@@ -72,7 +72,10 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
 def _run_assignor(
     group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]
 ) -> Mapping[str, list[TopicPartition]]:
-    """Rows TA14 to TA19, TA28 and TA29. Each member has an entry in the result."""
+    """Rows TA14 to TA19, TA28 and TA29: run the assignor by topic names.
+
+    Each member has an entry in the result.
+    """
     counts = {name: topic.partitions for name, topic in topics.items()}
     names = {topic.topic_id: name for name, topic in topics.items()}
     subscriptions = {

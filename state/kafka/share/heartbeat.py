@@ -115,7 +115,7 @@ def identify(
 
 
 def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:
-    """Row SH14. The request's epoch does not matter."""
+    """Row SH14: refuse a new member if the group is full, at any epoch."""
     max_size = context.config.group_share_max_size
     if member is not None or len(group.members) < max_size:
         return

@@ -138,8 +138,9 @@ class Continuity:
             self._replica.committed(ends, watermark_ms)
 
     def loss(self) -> Loss | None:
-        """Return the loss of records that the replica has found, or None. The query cannot continue after
-        it.
+        """Return the loss of records that the replica has found, or None.
+
+        After a loss the query cannot continue.
         """
         return None if self._replica is None else self._replica.loss()
 

@@ -123,8 +123,9 @@ class Replica:
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
     def loss(self) -> Loss | None:
-        """Return the loss of records that the replica has found, or None. The query cannot continue after
-        it.
+        """Return the loss of records that the replica has found, or None.
+
+        After a loss the query cannot continue.
         """
         return self._report().loss
 

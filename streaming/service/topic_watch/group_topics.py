@@ -45,8 +45,8 @@ class _Result(Struct, frozen=True):
     """The topics that a pattern matches."""
 
     topics: list[str]
-    # If members' gateways filter the topics, the digest of all matches. `topics` are then those that a
-    # gateway reported.
+    # The digest of all matches, if members' gateways filter them. `topics` are then those that a gateway
+    # reported.
     seen: str | None = None
 
 
