@@ -61,13 +61,13 @@ def adopt(
         from_admin, to_admin = (GroupAdmin(one, timeout_ms / 1000) for one in (from_client, to_client))
         _check_same_cluster(from_admin, to_admin)
         plans = _plans(from_admin, to_admin, list(dict.fromkeys(named)), overwrite=overwrite)
-        done = [_executed(it, from_admin, to_admin) for it in plans] if execute else plans
+        done = [_executed(plan, from_admin, to_admin) for plan in plans] if execute else plans
     except AdoptError as error:
         raise click.ClickException(str(error)) from error
     _show(done, output)
-    if not execute and any(it.outcome is AdoptDecision.MOVE for it in plans):
+    if not execute and any(plan.outcome is AdoptDecision.MOVE for plan in plans):
         show_stderr("nothing is changed: --execute moves the offsets")
-    if execute and any(it.outcome is AdoptDecision.REFUSED for it in done):
+    if execute and any(plan.outcome is AdoptDecision.REFUSED for plan in done):
         raise click.exceptions.Exit(1)
 
 
@@ -126,13 +126,13 @@ def _move(planned: AdoptPlan, from_admin: GroupAdmin, to_admin: GroupAdmin) -> s
 def _show(plans: Sequence[AdoptPlan], output: str) -> None:
     rows = [
         {
-            "group": it.group.group_id,
-            "state": it.group.state,
-            "partitions": len(it.offsets),
-            "outcome": it.outcome,
-            "reason": it.reason,
+            "group": plan.group.group_id,
+            "state": plan.group.state,
+            "partitions": len(plan.offsets),
+            "outcome": plan.outcome,
+            "reason": plan.reason,
         }
-        for it in plans
+        for plan in plans
     ]
     if output == "json":
         show_json(rows)

@@ -86,7 +86,7 @@ class RocketmqToStart:
         """The cluster, as the page polls it. It must have been started."""
         files = (self._listening.rocketmq_acl, self._listening.rocketmq_tls)
         return PolledCluster(
-            self._name_servers, *(None if it is None else str(it.absolute()) for it in files)
+            self._name_servers, *(None if file is None else str(file.absolute()) for file in files)
         )
 
     @contextmanager

@@ -313,7 +313,7 @@ def _match(forms: tuple[_Form, ...], text: str) -> LogEvent | None:
         if found is None:
             continue
         fields: dict[str, str] = {
-            name: it for name, it in found.groupdict().items() if it not in (None, *_NONE)
+            name: value for name, value in found.groupdict().items() if value not in (None, *_NONE)
         }
         if fields.get("client_reason", "").startswith(_STEP_OF_JOINING):
             del fields["client_reason"]

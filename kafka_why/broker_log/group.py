@@ -132,7 +132,7 @@ class _History:
         self.unnamed = None
 
     def _entry(self, event: LogEvent, **more: Any) -> HistoryEntry:
-        details = {name: it for name in _DETAILS if (it := getattr(event, name)) is not None}
+        details = {name: value for name in _DETAILS if (value := getattr(event, name)) is not None}
         return HistoryEntry(
             version=RECORD_VERSION,
             type=event.type,
@@ -178,7 +178,11 @@ class _History:
     def _is_known(self, event: LogEvent) -> bool:
         # A group with epochs logs each new subscription, also the first one of a new member.
         if event.type is EntryType.MEMBER_REJOINED:
-            joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
+            joined = (
+                entry.member_id
+                for entry in self._entries[self._tail :]
+                if entry.type is EntryType.MEMBER_ADDED
+            )
             return event.member_id in joined
         return event.type is EntryType.MEMBER_ADDED and event.member_id in self._members
 
@@ -202,12 +206,12 @@ class _History:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
             self.unnamed = None if generation else 0
         self._type, self._generation = CLASSIC, generation
-        lead = [self._pop(it) or self._new(it, event) for it in event.causes]
+        lead = [self._pop(cause) or self._new(cause, event) for cause in event.causes]
         if "LeaveGroup" in event.reason:  # the reason omits members that left by instance id only
             while len(self._entries) > self._tail and self._entries[-1].rule == _LEFT:
                 lead.insert(0, self._entries.pop())
         self._round = len(self._entries)
-        self._entries += [replace(it, cause=event.place, reason=event.reason) for it in lead]
+        self._entries += [replace(entry, cause=event.place, reason=event.reason) for entry in lead]
         alone = lead[0].member_id if len(lead) == 1 else None
         self._enter(replace(event, member_id=alone), GroupState.PREPARING_REBALANCE.value, within_ms=0)
 
@@ -265,8 +269,8 @@ class _History:
         self._news = None
         alone = lead[0].member_id if len(lead) == 1 else None
         state = GroupState.STABLE if self._type == SHARE else ConsumerGroupState.ASSIGNING
-        said = replace(event, rule=rule, reason=reason, member_id=alone)
-        self._enter(said, state.value, members=self._all_members())
+        explained = replace(event, rule=rule, reason=reason, member_id=alone)
+        self._enter(explained, state.value, members=self._all_members())
         if self.unnamed == 0 and not self._members:
             gone = replace(event, type=EntryType.EMPTY, reason="the last member is gone", member_id=None)
             self._enter(gone, GroupState.EMPTY.value)

@@ -51,9 +51,9 @@ class _Round:
     def members(self, type_: EntryType) -> dict[str, HistoryEntry]:
         """Return the entries of this type by member."""
         return {
-            it.member_id: it
-            for it in (*self.lead, *self.middle)
-            if it.type is type_ and it.member_id is not None
+            entry.member_id: entry
+            for entry in (*self.lead, *self.middle)
+            if entry.type is type_ and entry.member_id is not None
         }
 
 
@@ -70,7 +70,7 @@ class _Merge:
 
     def __init__(self, logged: Sequence[HistoryEntry]) -> None:
         self._rounds = [part for part in _parts(logged) if isinstance(part, _Round)]
-        self._gone = [it for it in logged if it.type is _REMOVED and it.group_type in BY_EPOCHS]
+        self._gone = [entry for entry in logged if entry.type is _REMOVED and entry.group_type in BY_EPOCHS]
         self._used: set[int] = set()
         self._found = self._of = 0  # changes that the log explains, of `_of`
         self._contradictions: list[str] = []
@@ -113,19 +113,19 @@ class _Merge:
         if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
             return entry
         self._of += 1
-        near = [it for it in self._gone if it.member_id == entry.member_id]
-        said = min(near, key=lambda it: abs(it.at_ms - entry.at_ms), default=None)
-        if said is None:
+        near = [gone for gone in self._gone if gone.member_id == entry.member_id]
+        nearest = min(near, key=lambda gone: abs(gone.at_ms - entry.at_ms), default=None)
+        if nearest is None:
             return entry
-        self._gone.remove(said)
+        self._gone.remove(nearest)
         self._found += 1
-        self._note_clock(said.at_ms - entry.at_ms)
-        reason = _with_clues(said.reason, [last_commit_in(entry.reason)])
-        return replace(entry, rule=said.rule, reason=reason, client_reason=said.client_reason)
+        self._note_clock(nearest.at_ms - entry.at_ms)
+        reason = _with_clues(nearest.reason, [last_commit_in(entry.reason)])
+        return replace(entry, rule=nearest.rule, reason=reason, client_reason=nearest.client_reason)
 
     def _bump(self, bump: HistoryEntry) -> HistoryEntry:
-        led = [it for it in self._entries if it.cause == bump.cause and it.type in OF_MEMBERS]
-        words = [it.reason for it in led if it.type is _REMOVED and not it.rule.startswith("OB")]
+        led = [entry for entry in self._entries if entry.cause == bump.cause and entry.type in OF_MEMBERS]
+        words = [entry.reason for entry in led if entry.type is _REMOVED and not entry.rule.startswith("OB")]
         if not words:
             return bump
         others = [bump.reason] if len(words) < len(led) else []
@@ -144,15 +144,20 @@ class _Merge:
         assert last is not None
         shift_ms = forming.at_ms - last.at_ms
         self._note_clock(-shift_ms)
-        known = {it.member_id: it for it in (*recorded.lead, *recorded.middle)}
-        said = [it for part in chain for it in (*_with_commits(part, known, shift_ms), part.forming)][:-1]
-        entries = [_placed(it, known, recorded.opening, shift_ms) for it in said if it is not None]
-        named = {(it.type, it.member_id) for it in entries}
+        known = {entry.member_id: entry for entry in (*recorded.lead, *recorded.middle)}
+        logged = [entry for part in chain for entry in (*_with_commits(part, known, shift_ms), part.forming)][
+            :-1
+        ]
+        entries = [_placed(entry, known, recorded.opening, shift_ms) for entry in logged if entry is not None]
+        named = {(entry.type, entry.member_id) for entry in entries}
         entries += [
-            replace(it, at_ms=forming.at_ms)
-            for it in (*recorded.lead, *recorded.middle)
+            replace(entry, at_ms=forming.at_ms)
+            for entry in (*recorded.lead, *recorded.middle)
             if not named
-            & {(it.type, it.member_id), *((type_, it.member_id) for type_ in _SAME.get(it.type, ()))}
+            & {
+                (entry.type, entry.member_id),
+                *((type_, entry.member_id) for type_ in _SAME.get(entry.type, ())),
+            }
         ]
         self._contradict(forming, last, entries)
         return [*entries, forming]
@@ -160,10 +165,10 @@ class _Merge:
     def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
         """Return the log's rebalance that formed this generation, after the rebalances that it superseded."""
         differ_ms = {
-            place: abs(it.forming.at_ms - forming.at_ms)
-            for place, it in enumerate(self._rounds)
-            if it.forming is not None
-            and it.forming.generation == forming.generation
+            place: abs(part.forming.at_ms - forming.at_ms)
+            for place, part in enumerate(self._rounds)
+            if part.forming is not None
+            and part.forming.generation == forming.generation
             and place not in self._used
         }
         if not differ_ms:
@@ -178,10 +183,16 @@ class _Merge:
         self._used.update(range(first, last + 1))
         return self._rounds[first : last + 1]
 
-    def _contradict(self, forming: HistoryEntry, said: HistoryEntry, entries: Iterable[HistoryEntry]) -> None:
+    def _contradict(
+        self, forming: HistoryEntry, logged: HistoryEntry, entries: Iterable[HistoryEntry]
+    ) -> None:
         generation = f"generation {forming.generation}"
         members = set(forming.members or ())
-        last = {it.member_id: it.type for it in entries if it.type in (_ADDED, _REMOVED) and it.member_id}
+        last = {
+            entry.member_id: entry.type
+            for entry in entries
+            if entry.type in (_ADDED, _REMOVED) and entry.member_id
+        }
         for member_id, type_ in last.items():
             if type_ is _REMOVED and member_id in members:
                 text = f"{generation}: {member_id} was removed in the log, but is in the record"
@@ -189,16 +200,19 @@ class _Merge:
             elif type_ is _ADDED and member_id not in members:
                 text = f"{generation}: {member_id} was added in the log, but is not in the record"
                 self._contradictions.append(text)
-        if forming.type is not said.type:
-            self._contradictions.append(f"{generation}: {said.type} in the log, {forming.type} in the record")
-        elif said.members is not None and len(said.members) != len(members):
-            numbers = f"{counted(len(said.members), 'member')} in the log, {len(members)} in the record"
+        if forming.type is not logged.type:
+            self._contradictions.append(
+                f"{generation}: {logged.type} in the log, {forming.type} in the record"
+            )
+        elif logged.members is not None and len(logged.members) != len(members):
+            numbers = f"{counted(len(logged.members), 'member')} in the log, {len(members)} in the record"
             self._contradictions.append(f"{generation}: {numbers}")
 
     def _under_way(self, last: HistoryEntry) -> list[HistoryEntry]:
         """Return the entries of a rebalance that began after the last record."""
         place = next(
-            (n for n, it in enumerate(self._rounds) if n not in self._used and it is self._rounds[-1]), None
+            (n for n, part in enumerate(self._rounds) if n not in self._used and part is self._rounds[-1]),
+            None,
         )
         if place is None or last.group_type in BY_EPOCHS:
             return []
@@ -207,16 +221,16 @@ class _Merge:
             return []
         self._used.add(place)
         entries = [*rest.before, *([rest.forming] if rest.forming is not None else [])]
-        return [replace(it, incarnation=last.incarnation) for it in entries]
+        return [replace(entry, incarnation=last.incarnation) for entry in entries]
 
     def _note_missing(self, recorded: Sequence[HistoryEntry]) -> None:
         missing = [
-            f"{it.forming.generation}"
-            for place, it in enumerate(self._rounds)
+            f"{part.forming.generation}"
+            for place, part in enumerate(self._rounds)
             if place not in self._used
-            and it.is_assigned
-            and it.forming is not None
-            and recorded[0].at_ms < it.forming.at_ms < recorded[-1].at_ms
+            and part.is_assigned
+            and part.forming is not None
+            and recorded[0].at_ms < part.forming.at_ms < recorded[-1].at_ms
         ]
         if missing:
             self._contradictions.append(
@@ -244,10 +258,14 @@ def _with_commits(
 ) -> Iterator[HistoryEntry]:
     for entry in part.before:
         about = part.lead if entry is part.opening else [entry]
-        went = [known.get(it.member_id) for it in about if it.type is _REMOVED]
+        removals = [known.get(one.member_id) for one in about if one.type is _REMOVED]
         # A removal's reason gets the time of the member's last commit, which only the records have.
         at_ms = entry.at_ms + shift_ms
-        clues = [last_commit_in(it.reason, it.at_ms - at_ms) for it in went if it is not None]
+        clues = [
+            last_commit_in(removal.reason, removal.at_ms - at_ms)
+            for removal in removals
+            if removal is not None
+        ]
         yield replace(entry, reason=_with_clues(entry.reason, clues))
 
 
@@ -283,8 +301,8 @@ def _parts(entries: Iterable[HistoryEntry]) -> Iterator[_Round | HistoryEntry]:
     for entry in entries:
         if entry.type is EntryType.PREPARING_REBALANCE:
             before = lead if current is None else current.middle
-            own = [it for it in before if it.cause == entry.cause]
-            before[:] = [it for it in before if it.cause != entry.cause]
+            own = [other for other in before if other.cause == entry.cause]
+            before[:] = [other for other in before if other.cause != entry.cause]
             yield from before if current is None else (current,)
             current, lead = _Round(entry, own), []
         elif current is not None and entry.type in _FORMS:

@@ -192,7 +192,9 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
 def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
     """Return all certificates: `own`, the chain of its issuers, then the rest."""
     chain, left = list(own), list(others)
-    while chain and (issuer := next((it for it in left if it.subject == chain[-1].issuer), None)):
+    while chain and (
+        issuer := next((certificate for certificate in left if certificate.subject == chain[-1].issuer), None)
+    ):
         chain.append(issuer)
         left.remove(issuer)
     return chain + left

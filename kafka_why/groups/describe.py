@@ -289,7 +289,7 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
 def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
     held = {m.member_id: frozenset(assigned_partitions(m) or ()) for m in group.members}
     processes = {m.member_id: process_of(m) for m in group.members}
-    holders = {p: member_id for member_id, has in held.items() for p in has}
+    holders = {p: member_id for member_id, partitions in held.items() for p in partitions}
     sentences = []
     for member in group.members:
         if (progress := member.consumer) is None:

@@ -235,14 +235,14 @@ def convert_to_classic(seen: Observation, now: ClassicGeneration) -> None:
         members=list(targets),
         targets=targets,
     )
-    for member_id, was in had.items():
+    for member_id, member in had.items():
         if member_id not in targets:
             seen.record(
                 "OB3",
                 EntryType.MEMBER_REMOVED,
                 f"member {member_id} left or expired: the last one of the consumer protocol",
                 member_id=member_id,
-                client_id=was.client_id,
-                client_host=was.client_host,
-                group_instance_id=was.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                group_instance_id=member.instance_id,
             )

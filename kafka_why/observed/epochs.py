@@ -36,8 +36,8 @@ from kafka_why.observed.records import (
 )
 
 
-def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
+def _changed_by_consumer(before: MemberSubscription, now: MemberSubscription) -> str:
+    is_other = (before.topic_names, before.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 
 
@@ -80,38 +80,38 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     if epochs.is_ending:  # if the group becomes a classic group, its members are still needed
         return
     seen.has_news = True
-    was = epochs.subscriptions.get(member_id)
+    before = epochs.subscriptions.get(member_id)
     if now is None:
         epochs.subscriptions.pop(member_id, None)
-        if was is not None:
-            _remove(seen, epochs, member_id, was)
+        if before is not None:
+            _remove(seen, epochs, member_id, before)
         epochs.assigned.pop(member_id, None)
         epochs.targets.pop(member_id, None)
         return
     former = epochs.news.away.pop(now.instance_id or "", None)
     epochs.subscriptions[member_id] = now
     if former is not None:
-        former_id, was = former
+        former_id, before = former
         fields, reason = _joining(member_id, now), "a static member came back"
         seen.record_if_seen("OB28", EntryType.MEMBER_REPLACED, reason, replaced_member_id=former_id, **fields)
-    elif was is None:
+    elif before is None:
         epochs.news.joined.append(member_id)
         seen.record_if_seen("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_joining(member_id, now))
-    if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
+    if before is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(before, now)):
         epochs.news.changed[member_id] = what
 
 
-def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    has = epochs.assigned.get(member_id)
-    if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+def _remove(seen: Observation, epochs: Epochs, member_id: str, member: MemberSubscription) -> None:
+    assigned = epochs.assigned.get(member_id)
+    if member.instance_id and assigned is not None and assigned.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         # Left temporarily: the next record may show it under a new member id.
-        epochs.news.away[was.instance_id] = (member_id, was)
+        epochs.news.away[member.instance_id] = (member_id, member)
         return
-    held = [] if has is None else _committed_by(seen, epochs, has.partitions)
-    since_ms = 0 if has is None else has.since_ms
+    held = [] if assigned is None else _committed_by(seen, epochs, assigned.partitions)
+    since_ms = 0 if assigned is None else assigned.since_ms
     reason = seen.group.removal_reason(member_id, held, since_ms, seen.at.time_ms)
     epochs.news.gone[member_id] = reason
-    seen.record_if_seen("OB22", EntryType.MEMBER_REMOVED, reason, **_member_fields(member_id, was))
+    seen.record_if_seen("OB22", EntryType.MEMBER_REMOVED, reason, **_member_fields(member_id, member))
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
@@ -255,7 +255,7 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
         to_state=state,
         assignment_epoch=record.epoch,
         assignor_name=_assignor(epochs),
-        targets={member_id: group.shown(has, seen.names) for member_id, has in changed.items()},
+        targets={member_id: group.shown(partitions, seen.names) for member_id, partitions in changed.items()},
     )
 
 
@@ -272,11 +272,11 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
     seen.has_news = True
     if now is None or epochs.is_ending:
         return  # the tombstone of the member's subscription follows, or the group ends
-    was = epochs.assigned.get(member_id)
+    before = epochs.assigned.get(member_id)
     is_revoking = bool(now.revoking)
-    since_ms = was.revoking_since_ms if was is not None and was.revoking else None
-    had, got_ms = ({}, 0) if was is None else (was.partitions, was.since_ms)
-    if had != now.assigned and (was is not None or now.previous_epoch <= 0):
+    since_ms = before.revoking_since_ms if before is not None and before.revoking else None
+    had, got_ms = ({}, 0) if before is None else (before.partitions, before.since_ms)
+    if had != now.assigned and (before is not None or now.previous_epoch <= 0):
         got_ms = seen.at.time_ms
     epochs.assigned[member_id] = Assigned(
         epoch=now.epoch,
@@ -350,9 +350,9 @@ def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions)
     if now.revoking:
         return f"the member has to revoke {listed_partitions(seen, now.revoking)}"
     nothing = "no task" if seen.group.type_name == STREAMS else "no partition"
-    has = listed_partitions(seen, now.assigned) or nothing
+    assigned = listed_partitions(seen, now.assigned) or nothing
     waits = f"; it waits for {listed_partitions(seen, awaiting)}" if awaiting else ""
-    return f"the member is at epoch {now.epoch} and has {has}{waits}"
+    return f"the member is at epoch {now.epoch} and has {assigned}{waits}"
 
 
 def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:

@@ -207,8 +207,10 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         epochs = self.epochs
         assert epochs is not None
         return self.generation <= epochs.assignment_epoch and all(
-            has is not None and has.state is MemberState.STABLE and has.epoch == epochs.assignment_epoch
-            for has in map(epochs.assigned.get, epochs.subscriptions)
+            assigned is not None
+            and assigned.state is MemberState.STABLE
+            and assigned.epoch == epochs.assignment_epoch
+            for assigned in map(epochs.assigned.get, epochs.subscriptions)
         )
 
     def removal_reason(
@@ -242,8 +244,8 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         """Return the ids of the topics in members' assignments and targets."""
         if self.epochs is None or self.epochs.kind == STREAMS:
             return set()
-        has = (assigned.partitions for assigned in self.epochs.assigned.values())
-        return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
+        held = (assigned.partitions for assigned in self.epochs.assigned.values())
+        return {topic_id for of in (*held, *self.epochs.targets.values()) for topic_id in of}
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
         """Return topic names by id: `names`, and those in the group's own records."""

@@ -150,24 +150,24 @@ def difference(
     had_members: Sequence[ClassicMember], has_members: Sequence[ClassicMember], protocol_type: str | None
 ) -> Change:
     """Compare two lists of members. An unknown subscription counts as unchanged."""
-    had = {m.member_id: m for m in had_members}
-    has = {m.member_id: m for m in has_members}
+    before = {m.member_id: m for m in had_members}
+    after = {m.member_id: m for m in has_members}
     former = {m.group_instance_id: m.member_id for m in had_members if m.group_instance_id is not None}
-    new = [m for m in has_members if m.member_id not in had]
+    new = [m for m in has_members if m.member_id not in before]
     back = [(m, former[m.group_instance_id]) for m in new if m.group_instance_id in former]
     came_back = {m.member_id for m, _ in back}
-    replaced = {was for _, was in back}
+    replaced = {former_id for _, former_id in back}
     return Change(
         joined=[m for m in new if m.member_id not in came_back],
-        gone=[m for m in had_members if m.member_id not in has and m.member_id not in replaced],
+        gone=[m for m in had_members if m.member_id not in after and m.member_id not in replaced],
         back=back,
         changed=[
             m
             for m in has_members
-            if (was := had.get(m.member_id)) is not None
-            and was.subscription
+            if (earlier := before.get(m.member_id)) is not None
+            and earlier.subscription
             and m.subscription
-            and topics_of(protocol_type, m) != topics_of(protocol_type, was)
+            and topics_of(protocol_type, m) != topics_of(protocol_type, earlier)
         ],
     )
 

@@ -191,12 +191,12 @@ class PolledGroup:
 
     def _begin_history(self, poll: ClassicPoll | EpochsPoll) -> None:
         """Begin the history of a group that existed before the first poll, or has changed its type."""
-        was = self.group
+        former = self.group
         self.group = ObservedGroup(
             self._group_id,
-            self._at.incarnation if was is None else was.incarnation,
-            seq=CREATION + 1 if was is None else was.seq + 1,
-            offsets={} if was is None else was.offsets,
+            self._at.incarnation if former is None else former.incarnation,
+            seq=CREATION + 1 if former is None else former.seq + 1,
+            offsets={} if former is None else former.offsets,
             generation=0 if isinstance(poll, ClassicPoll) else poll.epoch,
         )
         self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
@@ -222,11 +222,11 @@ class PolledGroup:
         )
         if poll.state not in REBALANCING:
             reported = max(map(_reported_generation, poll.members), default=0)
-            was = group.classic.members if group is not None and group.classic is not None else ()
+            before = group.classic.members if group is not None and group.classic is not None else ()
             if self._is_counted and reported and group is not None:
                 group.generation, self._is_counted = reported - 1, False
             is_later = group is not None and reported > group.generation
-            is_same = has_members and _assignments(was) == _assignments(poll.members)
+            is_same = has_members and _assignments(before) == _assignments(poll.members)
             if was_rebalancing or is_later or not is_same:
                 self._observe(self._generation(poll.members, poll, reported, completing_ms))
         if seen is not None and self.group is not None:
@@ -277,33 +277,33 @@ def _assignments(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> di
     return {m.member_id: m.assignment for m in members}
 
 
-def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+def _changes(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
     """Yield the records of the changes between two polls, in the order of a coordinator."""
-    had, kind = was.members, now.kind
+    had, kind = last.members, now.kind
     for member_id in had.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
     for member_id, member in now.members.items():
         if member_id not in had or had[member_id].subscription != member.subscription:
             yield MemberSubscribed(member_id, member.subscription, kind)
-    if now.topology is not None and was.topology != now.topology:
+    if now.topology is not None and last.topology != now.topology:
         yield now.topology
-    if (was.epoch, was.state == NOT_READY) != (now.epoch, now.state == NOT_READY):
+    if (last.epoch, last.state == NOT_READY) != (now.epoch, now.state == NOT_READY):
         yield _group_epoch(now)
-    yield from _targets(was, now)
+    yield from _targets(last, now)
     for member_id, member in now.members.items():
         before = had.get(member_id)
-        if before is None or _current_assignment(before, was, before) != _current_assignment(
+        if before is None or _current_assignment(before, last, before) != _current_assignment(
             member, now, before
         ):
             yield MemberAssigned(member_id, _current_assignment(member, now, before), kind)
 
 
-def _targets(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+def _targets(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
     for member_id, member in now.members.items():
-        before, target = was.members.get(member_id), _target(member, now)
-        if target is not None and (before is None or _target(before, was) != target):
+        before, target = last.members.get(member_id), _target(member, now)
+        if target is not None and (before is None or _target(before, last) != target):
             yield MemberTarget(member_id, target, now.kind)
-    if was.assignment_epoch != now.assignment_epoch:
+    if last.assignment_epoch != now.assignment_epoch:
         yield TargetEpoch(now.assignment_epoch, None, now.kind)
 
 

@@ -18,9 +18,9 @@ from kafka_why.observed.records import MemberSubscription, SharePartitions
 _UNKNOWN = "<UNKNOWN>"
 
 
-def changed(was: MemberSubscription, now: MemberSubscription) -> str:
+def changed(before: MemberSubscription, now: MemberSubscription) -> str:
     """Return a text about the member's change, or "" if it does not lead to a new epoch."""
-    return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
+    return "what it subscribes to" if set(before.topic_names) != set(now.topic_names) else ""
 
 
 def observe_partitions(seen: Observation, record: SharePartitions) -> None:
@@ -29,37 +29,37 @@ def observe_partitions(seen: Observation, record: SharePartitions) -> None:
     if epochs.is_ending:  # the state was deleted before the group
         return
     seen.has_news = True
-    was = epochs.share or ShareState(seen.at.time_ms)
+    before = epochs.share or ShareState(seen.at.time_ms)
     names = {topic_id: name for topic_id, name in record.names.items() if name != _UNKNOWN}
     now = epochs.share = ShareState(
-        first_ms=was.first_ms,
+        first_ms=before.first_ms,
         initializing=record.initializing,
         initialized=record.initialized,
         deleting=list(record.deleting),
-        names={**was.names, **names},
-        since_ms={t: was.since_ms.get(t, seen.at.time_ms) for t in record.initializing},
+        names={**before.names, **names},
+        since_ms={t: before.since_ms.get(t, seen.at.time_ms) for t in record.initializing},
     )
-    _record_new(seen, was, now)
-    _record_removed(seen, was, now)
+    _record_new(seen, before, now)
+    _record_removed(seen, before, now)
     now.names = {t: now.names[t] for t in _topics(now) if t in now.names}
 
 
-def _record_new(seen: Observation, was: ShareState, now: ShareState) -> None:
-    asked, done = without(now.initializing, was.initializing), without(now.initialized, was.initialized)
+def _record_new(seen: Observation, before: ShareState, now: ShareState) -> None:
+    asked, done = without(now.initializing, before.initializing), without(now.initialized, before.initialized)
     if asked:
         text = f"the share coordinator was asked to initialize {listed_partitions(seen, asked)}"
         _record(seen, "OB40", EntryType.SHARE_PARTITIONS_INITIALIZING, text, asked)
     if done:
-        since = [was.since_ms[topic_id] for topic_id in done if topic_id in was.since_ms]
+        since = [before.since_ms[topic_id] for topic_id in done if topic_id in before.since_ms]
         took_ms = seen.at.time_ms - min(since) if since else None
         text = f"the share coordinator has initialized {listed_partitions(seen, done)}"
         _record(seen, "OB41", EntryType.SHARE_PARTITIONS_INITIALIZED, text, done, took_ms)
 
 
-def _record_removed(seen: Observation, was: ShareState, now: ShareState) -> None:
+def _record_removed(seen: Observation, before: ShareState, now: ShareState) -> None:
     deleting = dict.fromkeys(now.deleting, _ALL)
-    failed = without(was.initializing, now.initializing, now.initialized, deleting)
-    ended = without(was.initialized, now.initialized, deleting)
+    failed = without(before.initializing, now.initializing, now.initialized, deleting)
+    ended = without(before.initialized, now.initialized, deleting)
     kind = EntryType.SHARE_PARTITIONS_REMOVED
     if failed:
         which = listed_partitions(seen, failed)
@@ -68,12 +68,12 @@ def _record_removed(seen: Observation, was: ShareState, now: ShareState) -> None
     if ended:
         text = f"{listed_partitions(seen, ended)} are no longer initialized: the topic was deleted"
         _record(seen, "OB42", kind, text, ended)
-    asked = [topic_id for topic_id in now.deleting if topic_id not in was.deleting]
+    asked = [topic_id for topic_id in now.deleting if topic_id not in before.deleting]
     if asked:
         text = f"the share coordinator was asked to delete the state of {_names(now, asked)}"
-        had = {t: was.initialized.get(t, []) for t in asked}
+        had = {t: before.initialized.get(t, []) for t in asked}
         _record(seen, "OB44", EntryType.SHARE_PARTITIONS_DELETING, text, had)
-    deleted = [topic_id for topic_id in was.deleting if topic_id not in _topics(now)]
+    deleted = [topic_id for topic_id in before.deleting if topic_id not in _topics(now)]
     if deleted:  # a topic that is initializing again has an entry of OB40
         text = f"the state of {_names(now, deleted)} was deleted, or the topic itself"
         _record(seen, "OB44", kind, text, {topic_id: [] for topic_id in deleted})

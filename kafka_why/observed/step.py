@@ -71,10 +71,10 @@ def observe_rebalancing(
 
 
 def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
-    was = seen.group.epochs
-    if was is None:
+    epochs = seen.group.epochs
+    if epochs is None:
         classic.observe_generation(seen, record)
-    elif was.is_ending:
+    elif epochs.is_ending:
         classic.convert_to_classic(seen, record)
     else:  # the records that ended the group with epochs are missing
         seen.group.epochs = None

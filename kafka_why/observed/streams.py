@@ -26,14 +26,14 @@ _STREAMS_FIELDS = {
 }
 
 
-def changed(was: MemberSubscription, now: MemberSubscription) -> str:
+def changed(before: MemberSubscription, now: MemberSubscription) -> str:
     """Return a text about the fields that a member changed, or ""."""
-    found = [text for name, text in _FIELDS.items() if getattr(was, name) != getattr(now, name)]
-    if was.streams is not None and now.streams is not None:
+    found = [text for name, text in _FIELDS.items() if getattr(before, name) != getattr(now, name)]
+    if before.streams is not None and now.streams is not None:
         found += [
             text
             for name, text in _STREAMS_FIELDS.items()
-            if getattr(was.streams, name) != getattr(now.streams, name)
+            if getattr(before.streams, name) != getattr(now.streams, name)
         ]
     return " and ".join(found)
 

@@ -89,8 +89,8 @@ def _member(
     member: MemberSubscription,
     names: Mapping[bytes, str],
 ) -> MemberSnapshot:
-    has = epochs.assigned.get(member_id, _NOTHING)
-    is_away = has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
+    assigned = epochs.assigned.get(member_id, _NOTHING)
+    is_away = assigned.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
     return MemberSnapshot(
         member_id=member_id,
         group_instance_id=member.instance_id,
@@ -102,15 +102,15 @@ def _member(
         assignment=b"",
         rejoined=False,
         consumer=ConsumerMemberSnapshot(
-            member_epoch=has.epoch,
-            previous_epoch=has.previous_epoch,
-            state=(MemberState.STABLE if is_away or has.state is None else has.state).value,
+            member_epoch=assigned.epoch,
+            previous_epoch=assigned.previous_epoch,
+            state=(MemberState.STABLE if is_away or assigned.state is None else assigned.state).value,
             rack_id=member.rack_id,
             subscribed_topic_names=sorted(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             server_assignor=member.server_assignor,
-            assigned=group.shown(has.partitions, names),
-            revoking=group.shown(has.revoking, names),
+            assigned=group.shown(assigned.partitions, names),
+            revoking=group.shown(assigned.revoking, names),
             target=group.shown(epochs.targets.get(member_id, {}), names),
             member_type="classic" if member.is_classic else epochs.kind,
             streams=UNSET if member.streams is None else StreamsMemberSnapshot(*astuple(member.streams)),

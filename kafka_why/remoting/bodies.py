@@ -226,7 +226,10 @@ def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> 
     """Encode the answer to QUERY_ASSIGNMENT. With None, the client keeps its queues."""
     if assignments is None:
         return b"{}"
-    encoded = [{"messageQueue": _queue(it.message_queue), "mode": it.mode} for it in assignments]
+    encoded = [
+        {"messageQueue": _queue(assignment.message_queue), "mode": assignment.mode}
+        for assignment in assignments
+    ]
     return msgspec.json.encode({"messageQueueAssignments": encoded})
 
 

@@ -127,7 +127,7 @@ def compare(
     held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
     now = owners({member_id: after[member_id] for member_id in after if member_id in changed})
     last = {**(released or {}), **held}
-    kept = {member_id: len(has) for member_id, has in after.items() if member_id not in changed}
+    kept = {member_id: len(partitions) for member_id, partitions in after.items() if member_id not in changed}
     moved = [p for p, owner in now.items() if p in last and owner != last[p]]
     return Moves(
         partitions=len(now) + sum(kept.values()),
@@ -151,14 +151,14 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
     A partition has moved if it has a new member and had other members before. `needless` is None, because no
     minimum is defined.
     """
-    had, has = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
+    held_before, held_after = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
     new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
     return Moves(
-        partitions=len(has),
-        moved=len(had & new),
+        partitions=len(held_after),
+        moved=len(held_before & new),
         needless=None,
-        fresh=len(has - had),
-        released=len(had - has),
+        fresh=len(held_after - held_before),
+        released=len(held_before - held_after),
         members=_members(before, after),
     )
 

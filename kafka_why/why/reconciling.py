@@ -126,7 +126,9 @@ class ReconciliationTracker:
         held = self._held()
         if group_type == STREAMS:
             return {p: task_holder(p, member_id, held, self.processes) for p in awaited}
-        holders = {p: holder for holder, has in held.items() for p in has if holder != member_id}
+        holders = {
+            p: holder for holder, partitions in held.items() for p in partitions if holder != member_id
+        }
         return {p: holders.get(p) for p in awaited}
 
     def _held(self) -> dict[MemberId, Partitions]:
@@ -236,7 +238,7 @@ def task_moves(before: Holdings, after: Holdings, processes: Mapping[MemberId, s
 
 
 def _in_role(held: Partitions, role: str) -> Iterator[TopicPartition]:
-    return (task for has, task in map(role_and_task, held) if has == role)
+    return (task for found_role, task in map(role_and_task, held) if found_role == role)
 
 
 def tasks_of(partitions: Mapping[str, list[int]] | None) -> dict[str, list[int]]:

@@ -131,10 +131,12 @@ def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: 
 
 def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
     """Yield notes on replaced static members, and on members that share no topic."""
-    replaced = [it for it in entries if it.type is EntryType.MEMBER_REPLACED and it.group_instance_id]
+    replaced = [
+        entry for entry in entries if entry.type is EntryType.MEMBER_REPLACED and entry.group_instance_id
+    ]
     times, last_ms = (
-        Counter(it.group_instance_id for it in replaced),
-        {it.group_instance_id: it.at_ms for it in replaced},
+        Counter(entry.group_instance_id for entry in replaced),
+        {entry.group_instance_id: entry.at_ms for entry in replaced},
     )
     names = [
         f"{name} {count(times[name], 'time')}, last at {Clock(UTC).time(at_ms)} UTC"
@@ -146,7 +148,7 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
             "the former instance was still running, two clients share a group.instance.id, and it was fenced "
             "(FENCED_INSTANCE_ID)"
         )
-    formed = [it for it in entries if it.type is EntryType.COMPLETING_REBALANCE]
+    formed = [entry for entry in entries if entry.type is EntryType.COMPLETING_REBALANCE]
     parts = _unrelated((formed[-1].subscriptions or {}) if formed else {})
     if len(parts) > 1:
         listed = "; ".join(f"{shortened(parts[part])} to {shortened(sorted(part))}" for part in parts)
@@ -163,7 +165,7 @@ def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozense
     parts: dict[frozenset[str], list[MemberId]] = {}
     for member_id, topics in subscriptions.items():
         touched = [part for part in parts if part & set(topics)]
-        members = [it for part in touched for it in parts.pop(part)]
+        members = [other for part in touched for other in parts.pop(part)]
         if topics:
             parts[frozenset(topics).union(*touched)] = [*members, member_id]
     return parts

@@ -103,19 +103,21 @@ class TopicNames:
         }
         targets = event.targets
         if targets is not None:
-            targets = {member_id: self._with_names(has) or {} for member_id, has in targets.items()}
+            targets = {
+                member_id: self._with_names(partitions) or {} for member_id, partitions in targets.items()
+            }
         return structs.replace(event, **named, targets=targets)
 
     def _infer_names(self, member_id: MemberId, event: HistoryEntry) -> None:
-        had, has = self._had.get(member_id, {}), {**(event.assigned or {})}
+        before, after = self._had.get(member_id, {}), {**(event.assigned or {})}
         for topic, numbers in (event.revoking or {}).items():
-            has[topic] = sorted({*has.get(topic, ()), *numbers})
-        gone = [topic for topic in had if topic not in has and not _is_id(topic)]
-        for topic_id in has.keys() - had.keys() - self._names.keys():
-            fitting = [name for name in gone if had[name] == has[topic_id]] if _is_id(topic_id) else []
+            after[topic] = sorted({*after.get(topic, ()), *numbers})
+        gone = [topic for topic in before if topic not in after and not _is_id(topic)]
+        for topic_id in after.keys() - before.keys() - self._names.keys():
+            fitting = [name for name in gone if before[name] == after[topic_id]] if _is_id(topic_id) else []
             if len(fitting) == 1:
                 self._names[topic_id] = f"{fitting[0]} (deleted)"
-        self._had[member_id] = has
+        self._had[member_id] = after
 
     def _with_names(self, partitions: Mapping[str, list[int]] | None) -> NamedPartitions | None:
         if partitions is None:

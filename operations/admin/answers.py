@@ -175,7 +175,11 @@ def _lags(member: StreamsGroupMemberDescription) -> dict[str, int]:
 
 def _by_role(tasks: StreamsAssignment) -> NamedPartitions:
     roles = ((ACTIVE, tasks.active_tasks), (STANDBY, tasks.standby_tasks), (WARM_UP, tasks.warmup_tasks))
-    return {f"{role} {has.subtopology_id}": has.partitions for role, of_role in roles for has in of_role}
+    return {
+        f"{role} {task_ids.subtopology_id}": task_ids.partitions
+        for role, listed in roles
+        for task_ids in listed
+    }
 
 
 def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:

@@ -63,8 +63,8 @@ def flat_roles(tasks: Iterable[NamedPartitions], role: str) -> dict[str, list[in
 
 def _member(member_id: MemberId, member: ConsumerMemberSnapshot) -> TaskMember:
     process_id = member.streams.process_id if member.streams else ""
-    has = [member.assigned]
-    return TaskMember(process_id or member_id, flat_roles(has, ACTIVE), flat_roles(has, STANDBY))
+    assigned = [member.assigned]
+    return TaskMember(process_id or member_id, flat_roles(assigned, ACTIVE), flat_roles(assigned, STANDBY))
 
 
 def streams_outcomes(
@@ -105,16 +105,19 @@ def _result(
     missing: NamedPartitions,
     now: Mapping[MemberId, NamedPartitions] | None = None,
 ) -> StrategyResult:
-    held = {member_id: flat(has) for member_id, has in tasks.items()}
-    counts = [len(has) for has in held.values()]
+    held = {member_id: flat(partitions) for member_id, partitions in tasks.items()}
+    counts = [len(partitions) for partitions in held.values()]
     return StrategyResult(
         strategy=name,
         shares=[
-            MemberShare(member_id, len(has), None, by_topic(has)) for member_id, has in sorted(held.items())
+            MemberShare(member_id, len(partitions), None, by_topic(partitions))
+            for member_id, partitions in sorted(held.items())
         ],
         nobodys=missing,
         spread=Spread(min(counts), max(counts), round(pstdev(counts), 2)),
         weight_spread=None,
-        moves=None if now is None else compare_tasks({m: flat(has) for m, has in now.items()}, held),
+        moves=None
+        if now is None
+        else compare_tasks({m: flat(partitions) for m, partitions in now.items()}, held),
         noun="task",
     )

@@ -100,12 +100,12 @@ def member_table(view: GroupSnapshot, details: ConsumerGroupSnapshot, names: Nam
         [
             names.of(member.member_id),
             member.client_host or None,
-            has.member_epoch,
-            *([] if details.share else [_state(has, details.assignment_epoch)]),
-            *map(partitions_text, _partitions_shown(has, is_share=bool(details.share))),
+            progress.member_epoch,
+            *([] if details.share else [_state(progress, details.assignment_epoch)]),
+            *map(partitions_text, _partitions_shown(progress, is_share=bool(details.share))),
         ]
         for member in view.members
-        if (has := member.consumer) is not None
+        if (progress := member.consumer) is not None
     ]
     return render_table(columns, rows)
 

@@ -276,32 +276,32 @@ def _member_fields(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
             "rebalance_timeout_ms": member.rebalance_timeout_ms,
             "deadline_ms": stored.heartbeat_deadline_ms,
         }
-    has = member.consumer
-    assert has is not None, "a member of a group with epochs"
+    progress = member.consumer
+    assert progress is not None, "a member of a group with epochs"
     fields: dict[str, Any] = {
-        "partitions": sum(map(len, has.assigned.values())),
-        "assignment": has.assigned,
+        "partitions": sum(map(len, progress.assigned.values())),
+        "assignment": progress.assigned,
         "deadline_ms": group.members[member.member_id].session_deadline_ms,
-        "member_epoch": has.member_epoch,
-        "target": has.target,
-        "subscribed_topics": has.subscribed_topic_names,
+        "member_epoch": progress.member_epoch,
+        "target": progress.target,
+        "subscribed_topics": progress.subscribed_topic_names,
     }
     if isinstance(group, ShareGroup):
         return fields
     if isinstance(group, StreamsGroup):
         return fields | {
             "rebalance_timeout_ms": member.rebalance_timeout_ms,
-            "member_state": has.state,
-            "revoking": has.revoking,
+            "member_state": progress.state,
+            "revoking": progress.revoking,
         }
     classic = group.members[member.member_id].classic
     return fields | {
         "protocols": None if classic is None else [p.name for p in classic.protocols],
         "session_timeout_ms": None if classic is None else classic.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
-        "member_state": has.state,
-        "revoking": has.revoking,
-        "subscribed_pattern": has.subscribed_topic_regex or None,
+        "member_state": progress.state,
+        "revoking": progress.revoking,
+        "subscribed_pattern": progress.subscribed_topic_regex or None,
         "is_classic": classic is not None,
     }
 

@@ -154,9 +154,9 @@ def task_holder(
     as_active = TopicPartition(f"{ACTIVE} {task.topic}", task.partition)
     in_any_role = [TopicPartition(f"{each} {task.topic}", task.partition) for each in ROLES]
     process = processes.get(member_id, member_id)
-    for other, has in held.items():
+    for other, tasks in held.items():
         is_sibling = processes.get(other, other) == process
         blocking = in_any_role if is_sibling else [as_active] if role == ACTIVE else []
-        if other != member_id and any(one in has for one in blocking):
+        if other != member_id and any(one in tasks for one in blocking):
             return other
     return None

@@ -288,9 +288,9 @@ def _flapping(changes: Sequence[Change], now_ms: int) -> Iterator[Symptom]:
             gone[client_id].append(change)
             places[client_id].append(before[client_id][0].place)
         before = present
-    for client_id, went in gone.items():
-        last_ms = went[-1].at_ms
-        recent = [change for change in went if last_ms - change.at_ms <= FLAPS_WITHIN_MS]
+    for client_id, departures in gone.items():
+        last_ms = departures[-1].at_ms
+        recent = [change for change in departures if last_ms - change.at_ms <= FLAPS_WITHIN_MS]
         if len(recent) < FLAPS or now_ms - last_ms > RECENT_MS:
             continue
         took = duration_text(last_ms - recent[0].at_ms)
