@@ -173,16 +173,8 @@ class EmbeddedBroker(Startable):
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
     All its files are under ``data_dir``. Its log is ``broker.log``. A later broker in that folder has the
-    same data. Without ``ports`` the broker takes the folder's previous ports, or else free ports, and keeps
-    them from its first start on. It ends with this process, however that ends (`embedded.parent_watchdog`). A
-    process that was forked from this process keeps the broker alive while it runs.
-
-    ``overrides`` are broker settings by Kafka's names. If they secure the listeners, ``client_properties``
-    are the settings of a client that may log in. ``java_options`` are options of the JVM, which override the
-    options here. The JVM uses only the quick compiler, to start sooner. If ``is_long_running``, it uses
-    Java's default compilers. A new folder is formatted with ``cluster_id``, which brokers of one cluster
-    share, or with a random id if it is None. If ``written_archive`` is given, the JVM writes an archive of
-    its classes there when it ends. ``classpath`` are the jars of another version of Kafka.
+    same data. The broker ends with this process, however that ends (`embedded.parent_watchdog`). A process
+    that was forked from this process keeps the broker alive while it runs.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -191,14 +183,17 @@ class EmbeddedBroker(Startable):
         self,
         data_dir: Path,
         *,
+        # None: the ports of the folder's first start, or free ports at the first start.
         ports: Ports | None = None,
-        overrides: Mapping[str, str] = MappingProxyType({}),
-        java_options: Sequence[str] = (),
-        is_long_running: bool = False,
+        overrides: Mapping[str, str] = MappingProxyType({}),  # broker settings by Kafka's names
+        java_options: Sequence[str] = (),  # options of the JVM, which override those here
+        is_long_running: bool = False,  # Java's default compilers, which make the start slower
+        # If `overrides` secure the listeners: the settings of a client that may log in.
         client_properties: Mapping[str, str] = MappingProxyType({}),
+        # A new folder is formatted with this id, which brokers of one cluster share. None: a random id.
         cluster_id: str | None = None,
-        written_archive: Path | None = None,
-        classpath: Sequence[Path] | None = None,
+        written_archive: Path | None = None,  # where the JVM writes its classes at its end
+        classpath: Sequence[Path] | None = None,  # the jars of another version of Kafka
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"

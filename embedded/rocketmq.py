@@ -168,10 +168,7 @@ class EmbeddedRocketMq(Startable):
 
     All files are under ``data_dir``. A later cluster in that folder has the same data, and the same ports
     unless another program has taken one of them. The cluster ends with this process, however that ends.
-    ``overrides`` are settings of each broker by RocketMQ's names. ``java_options`` are options of each JVM,
-    which override the options here. The JVMs use only the quick compiler, to start sooner. If
-    ``is_long_running``, they use Java's default compilers. RocketMQ binds the port for slaves, the one above
-    a broker's port, on all interfaces.
+    RocketMQ binds the port for slaves, the one above a broker's port, on all interfaces.
 
     `start` raises `RocketMqFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -181,9 +178,9 @@ class EmbeddedRocketMq(Startable):
         data_dir: Path,
         *,
         nodes: Sequence[BrokerNode] = (BrokerNode(),),
-        overrides: Mapping[str, str] = MappingProxyType({}),
-        java_options: Sequence[str] = (),
-        is_long_running: bool = False,
+        overrides: Mapping[str, str] = MappingProxyType({}),  # settings of each broker by RocketMQ's names
+        java_options: Sequence[str] = (),  # options of each JVM, which override those here
+        is_long_running: bool = False,  # Java's default compilers, which make the start slower
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.brokers: dict[str, RocketMqServer] = {}

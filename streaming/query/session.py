@@ -97,18 +97,10 @@ _PYTHON = "spark.pyspark.python"
 
 
 class Session(Closeable):
-    """A Spark session with the coordinator's settings. Its JVM ends with this process.
+    """A Spark session with the coordinator's settings. Its JVM ends with this process. Raises SparkFailed.
 
-    `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
-    cluster, executors reach the driver at `driver_host` (if it is None, at the address from which this
-    machine reaches the master); the code is sent to them, and they are checked.
-
-    `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
-    JVM's output goes to `log_path`. The JVM holds `hold_fd` open until it ends, see
-    `kafka_why.local_files.Folder.lock`. For the JVM of spark-submit only `ui_port` applies.
-
-    `temporary_folder` is emptied and then has the JVM's temporary files. If it is None, they are in the
-    system's folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
+    On a cluster, the code is sent to the executors, and they are checked. For the JVM of spark-submit only
+    `ui_port` applies.
 
     After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
     but not during `restart`.
@@ -117,16 +109,18 @@ class Session(Closeable):
     def __init__(
         self,
         *,
-        log_path: Path,
+        log_path: Path,  # for the JVM's output
         app_name: str = "group-coordinator",
-        cores: int | None = None,
-        ui_host: str = LOOPBACK,
-        ui_port: int | None = None,
-        hold_fd: int | None = None,
+        cores: int | None = None,  # the threads of a local Spark
+        ui_host: str = LOOPBACK,  # where the UI listens
+        ui_port: int | None = None,  # 0: a free port; None: no UI
+        hold_fd: int | None = None,  # open until the JVM ends (`kafka_why.local_files.Folder.lock`)
+        # Emptied, and then for the JVM's temporary files. None: the system's folder.
         temporary_folder: Path | None = None,
-        master: str | None = None,
+        master: str | None = None,  # None: a local Spark, or the master that spark-submit was given
+        # Where executors reach the driver. None: the address from which this machine reaches the master.
         driver_host: str | None = None,
-        extra: Mapping[str, str] | None = None,
+        extra: Mapping[str, str] | None = None,  # Spark settings, which override the coordinator's
     ) -> None:
         given = dict(extra or {})
         self._temporary_folder = None if jvm.is_given() else temporary_folder
