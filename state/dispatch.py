@@ -67,7 +67,7 @@ def step(
     """
     if isinstance(event, Received) and not event.late_by_ms:
         renewal = kafka.RENEWALS.get((type(group), type(event.request)))
-        effects = None if renewal is None else renewal(group, event.request, event.request_id, now_ms)
+        effects = None if renewal is None else renewal(group, event.request, event.request_id, now_ms, config)
         if effects is not None:
             return effects
     return general_step(group, group_id, event, now_ms, config)

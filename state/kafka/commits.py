@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.offsets import LogPosition, MarkerOutcome, Offset
+from kafka_why.contract.kafka.offsets import LogPosition, MarkerOutcome, Offset, OffsetChange
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -25,7 +25,15 @@ from kafka_why.contract.kafka.responses import (
     TxnOffsetCommitResponse,
 )
 from kafka_why.contract.messages import ErrorCode
-from state.kafka.context import RuleAndError, RuleId, StepContext
+from state.kafka.context import (
+    Effects,
+    KafkaGroup,
+    Reply,
+    RuleAndError,
+    RuleId,
+    StepContext,
+    position_of,
+)
 from state.kafka.group import EndedTransaction, Group, PendingOffsets
 
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
@@ -53,6 +61,51 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdi
         request.topics, lambda topic, p: _commit_partition(context, request, topic, p, position)
     )
     context.reply(reply_to, OffsetCommitResponse, row, topics=topics)
+
+
+def commit_one(
+    group: KafkaGroup, request: OffsetCommit, request_id: str, now_ms: int, row: str, deadline_ms: int | None
+) -> Effects | None:
+    """Store an offset of one partition that `row` accepts, without metadata and with the group's own
+    retention. `deadline_ms` is the deadline that the caller arms, if any.
+
+    The outcome is that of `commit`. For any other commit, and if a pass of retention may have to be armed,
+    change nothing and return None.
+    """
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return None
+    topic = request.topics[0]
+    partition = topic.partitions[0]
+    number = partition.partition_index
+    may_expire = group.can_expire_offsets and not group.is_subscribed(topic.name)
+    if (
+        may_expire
+        or partition.committed_metadata
+        or request.retention_time_ms != OWN_RETENTION_TIME
+        or names_chars(request) > NAMES_MAX_CHARS
+    ):
+        return None
+    offset = Offset(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata="",
+        committed_at_ms=now_ms,
+        expire_at_ms=None,
+        topic_id=topic_id_of(group, topic, number),
+        position=position_of(request_id),
+    )
+    group.clock_ms = now_ms
+    group.offsets.setdefault(topic.name, {})[number] = offset
+    answer = OffsetCommitResponse(
+        group_id=request.group_id,
+        correlation_id=request.correlation_id,
+        request=request_id,
+        error_code=ErrorCode.NONE,
+        rule=row,
+        topics=[TopicErrors(topic.name, [PartitionError(number, ErrorCode.NONE)])],
+    )
+    change = OffsetChange(topic.name, number, offset)
+    return Effects(group, [Reply(request.reply_partition, answer)], [], [change], [row], deadline_ms)
 
 
 def partition_errors(
@@ -169,6 +222,7 @@ ENDED_KEPT_MS = 15 * 60_000
 
 _FIRST_VERSION_WITH_ABORTABLE = 4
 _FIRST_VERSION_WITH_EPOCH_OF_EACH_TRANSACTION = 5
+FIRST_VERSION_WITH_MEMBER_EPOCH = 9  # of OffsetCommit
 FIRST_VERSION_WITH_ERRORS_OF_GROUPS = 6  # GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOCH (KIP-1319)
 
 

@@ -145,9 +145,9 @@ Before = tuple[str, bool]
 """The state of a group before a step, and True if its members were still moving to their targets."""
 
 
-Renewal = Callable[[Any, Any, str, int], Effects | None]
-"""It takes the group, the request, the request's id and the time in ms. It returns the effects of the general
-step, or changes nothing and returns None.
+Renewal = Callable[[Any, Any, str, int, CoordinatorConfig], Effects | None]
+"""It takes the group, the request, the request's id, the time in ms and the configuration. It returns the
+effects of the general step, or changes nothing and returns None.
 """
 
 

@@ -242,7 +242,7 @@ def checked_step(
     """Return the core's step, and check the group's invariants. A renewal must have the effects of the
     general step, or change nothing.
     """
-    copy, renewed = _renewed(group, event, now_ms)
+    copy, renewed = _renewed(group, event, now_ms, config)
     take_step = step if renewed is None else general_step
     effects = take_step(group, group_id, event, now_ms, config)
     if isinstance(effects.group, KafkaGroup):
@@ -253,7 +253,9 @@ def checked_step(
     return effects
 
 
-def _renewed(group: AnyGroup | None, event: AnyEvent, now_ms: int) -> tuple[AnyGroup | None, Effects | None]:
+def _renewed(
+    group: AnyGroup | None, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> tuple[AnyGroup | None, Effects | None]:
     """Apply a renewal to a copy of the group. Return both, without effects if none applies."""
     if group is None or not isinstance(event, Received) or event.late_by_ms:
         return None, None
@@ -262,7 +264,7 @@ def _renewed(group: AnyGroup | None, event: AnyEvent, now_ms: int) -> tuple[AnyG
         return None, None
     state = encode(group)
     copy = decode(group.group_id, state)
-    renewed = renewal(copy, event.request, event.request_id, now_ms)
+    renewed = renewal(copy, event.request, event.request_id, now_ms, config)
     assert renewed is not None or encode(copy) == state
     return copy, renewed
 

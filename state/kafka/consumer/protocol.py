@@ -32,7 +32,7 @@ from kafka_why.contract.kafka.snapshot import (
 )
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS
-from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS, FIRST_VERSION_WITH_MEMBER_EPOCH
 from state.kafka.consumer import classic_members
 from state.kafka.consumer.classic_members import join
 from state.kafka.consumer.heartbeat import (
@@ -43,6 +43,7 @@ from state.kafka.consumer.heartbeat import (
 )
 from state.kafka.consumer.members import fence
 from state.kafka.consumer.regex import regex_resolved
+from state.kafka.consumer.renewals import RENEWALS
 from state.kafka.consumer.target import SETTINGS, arm_session, preferred_assignor, topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleAndError, RuleId, StepContext
@@ -198,9 +199,6 @@ def _is_due(context: StepContext, deadline_ms: int | None) -> bool:
 # Source: ConsumerGroup.validateOffsetCommit, ConsumerGroup.validateOffsetFetch.
 
 
-FIRST_VERSION_WITH_MEMBER_EPOCH = 9
-
-
 def _validate_epoch(
     context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
 ) -> RuleAndError:
@@ -264,6 +262,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         ConsumerGroupHeartbeat: refusal_of_heartbeat,
         ConsumerGroupDescribe: refusal_of_describe,
     }
+    renewals = RENEWALS
     settings = SETTINGS.settings
     checks_group_id = (ConsumerGroupHeartbeat,)  # row HB6
 

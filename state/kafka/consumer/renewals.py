@@ -1,0 +1,109 @@
+"""The two most frequent requests to a consumer group whose members have their targets, each decided in one
+pass: a heartbeat that reports no change, and a member's commit of one partition.
+
+The general step decides the same (rows HB16, HB26, TA1, RC0 and HB61; row OF7), and tests compare both over
+random logs. If another row may apply, a function here changes nothing and returns None.
+"""
+
+from collections.abc import Mapping
+
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, OffsetCommit
+from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
+from kafka_why.contract.messages import ErrorCode
+from state.config import CoordinatorConfig
+from state.kafka.commits import FIRST_VERSION_WITH_MEMBER_EPOCH, commit_one
+from state.kafka.consumer.target import SETTINGS
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.context import Effects, Reply
+from state.kafka.modern import is_blank
+from state.kafka.protocol import Renewal
+
+
+def heartbeat(
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeat,
+    request_id: str,
+    now_ms: int,
+    config: CoordinatorConfig,
+) -> Effects | None:
+    """Renew the session of a member."""
+    member = group.members.get(request.member_id)
+    if (
+        member is None
+        or request.member_epoch != member.member_epoch
+        or not _is_settled(group, member)
+        or _reports_change(request, member)
+        or not config.consumer_protocol
+    ):
+        return None
+    settings = SETTINGS.in_force(group.configs, config)
+    answer = ConsumerGroupHeartbeatResponse(
+        group_id=request.group_id,
+        correlation_id=request.correlation_id,
+        request=request_id,
+        error_code=ErrorCode.NONE,
+        rule="HB61",
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+    )
+    group.clock_ms = now_ms
+    member.client_id, member.client_host = request.client_id, request.client_host
+    member.session_deadline_ms = now_ms + max(settings.session_timeout_ms, 0)
+    return Effects(
+        group,
+        [Reply(request.reply_partition, answer)],
+        [],
+        [],
+        ["HB16", "HB26", "TA1", "RC0", "HB61"],
+        member.session_deadline_ms,
+    )
+
+
+def commit(
+    group: ConsumerGroup, request: OffsetCommit, request_id: str, now_ms: int, _: CoordinatorConfig
+) -> Effects | None:
+    """Store a member's offset. This renews no session (row OF15)."""
+    member = group.members.get(request.member_id)
+    if (
+        member is None
+        or group.quarantined is not None
+        or request.generation_id != member.member_epoch
+        or request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH
+    ):
+        return None
+    return commit_one(group, request, request_id, now_ms, "OF7", None)
+
+
+RENEWALS: Mapping[type, Renewal] = {ConsumerGroupHeartbeat: heartbeat, OffsetCommit: commit}
+
+
+def _is_settled(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Return True if no heartbeat of the member can change the group unless it reports a change."""
+    return (
+        member.classic is None
+        and member.is_reconciled_to(group.assignment_epoch)
+        and group.assignment_epoch >= group.group_epoch
+        and not group.metadata_stale
+        and not member.subscribed_topic_regex
+        and group.quarantined is None
+    )
+
+
+def _reports_change(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> bool:
+    """Return True if the request has a field that a member sends only if it has changed.
+
+    `topic_partitions` has no effect on a member that has its target.
+    """
+    return (
+        request.subscribed_topic_names is not None
+        or request.subscribed_topic_regex is not None
+        or request.rebalance_timeout_ms != -1
+        or request.server_assignor is not None
+        or request.rack_id is not None
+        or request.topics is not None
+        or request.regex is not None
+        or bool(request.looked)
+        or (request.instance_id is not None and request.instance_id != member.instance_id)
+        or is_blank(request.member_id)
+    )

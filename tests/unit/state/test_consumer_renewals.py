@@ -1,0 +1,154 @@
+"""A heartbeat of a consumer group's member that has its target, decided in one pass.
+
+`checked_step` compares it with the general step. Random logs report several changes at once, so each field is
+changed here alone.
+"""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kafka_why.contract.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    ConsumerGroupHeartbeat,
+    OffsetCommit,
+    RegexResolution,
+    TopicIdPartitions,
+)
+from kafka_why.contract.kafka.share_requests import TopicImage
+from state.config import CoordinatorConfig
+from state.kafka.consumer.renewals import RENEWALS
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup
+from state.protocol import Received
+from state.timeline import Row, Timeline
+from tests.harness.batches import checked_step
+
+CONFIG = CoordinatorConfig()
+FOO = {"foo": TopicImage(UUID(int=1), 2)}
+GROWN = {"foo": TopicImage(UUID(int=1), 3)}
+MATCHES = RegexResolution(FOO, 1_000)
+COMMON: dict[str, Any] = {
+    "group_id": "g",
+    "correlation_id": "c",
+    "reply_partition": 0,
+    "api_version": 9,
+    "client_id": "client",
+    "client_host": "/10.0.0.1",
+}
+JOIN: dict[str, Any] = {
+    "member_id": "a",
+    "instance_id": "i",
+    "member_epoch": 0,
+    "rebalance_timeout_ms": 30_000,
+    "subscribed_topic_names": ["foo"],
+    "topic_partitions": [],
+    "topics": FOO,
+}
+
+
+def settled() -> ConsumerGroup:
+    """Return a group whose only member, a, has its target."""
+    timeline = Timeline("g", None, CONFIG, step=checked_step)
+    timeline.apply(Row(1_000, "requests-0-0", ConsumerGroupHeartbeat(**COMMON, **JOIN)))
+    assert isinstance(timeline.group, ConsumerGroup)
+    return timeline.group
+
+
+def heartbeat(group: ConsumerGroup, **fields: Any) -> ConsumerGroupHeartbeat:
+    epoch = group.members["a"].member_epoch
+    return ConsumerGroupHeartbeat(**COMMON | {"member_id": "a", "member_epoch": epoch} | fields)
+
+
+def is_renewal(group: ConsumerGroup, request: ConsumerGroupHeartbeat | OffsetCommit) -> bool:
+    """Apply the request, and return True if it was decided in one pass."""
+    event = Received("requests-0-1", request)
+    effects = checked_step(group, "g", event, 2_000, CONFIG)
+    assert effects.group is group
+    return RENEWALS[type(request)](group, request, event.request_id, 2_000, CONFIG) is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="HB61 nothing"),
+        pytest.param({"instance_id": "i"}, id="HB61 its instance id"),
+        pytest.param({"client_id": "other", "client_host": "/10.0.0.2"}, id="HB48 another client"),
+        pytest.param({"topic_partitions": [TopicIdPartitions(UUID(int=1), [0])]}, id="RC0 its partitions"),
+        pytest.param({"checks_topics": True}, id="HB61 a gateway that checks topics"),
+    ],
+)
+def test_heartbeat_without_news_is_decided_in_one_pass(fields: dict[str, Any]) -> None:
+    group = settled()
+    assert is_renewal(group, heartbeat(group, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"member_epoch": 0, "topic_partitions": []}, id="HB10 joins without topics"),
+        pytest.param({"member_epoch": -1}, id="HB41 leaves"),
+        pytest.param({"member_epoch": 7}, id="HB25 epoch"),
+        pytest.param({"member_id": "b"}, id="HB24 member"),
+        pytest.param({"instance_id": "j"}, id="HB33 instance id"),
+        pytest.param({"instance_id": ""}, id="HB7 instance id"),
+        pytest.param({"rack_id": "r"}, id="HB48 rack"),
+        pytest.param({"rebalance_timeout_ms": 5_000}, id="HB48 rebalance timeout"),
+        pytest.param({"server_assignor": "range"}, id="HB62 assignor"),
+        pytest.param({"server_assignor": "unknown"}, id="HB13 assignor"),
+        pytest.param({"subscribed_topic_names": ["bar"]}, id="HB49 topics"),
+        pytest.param({"subscribed_topic_regex": "f.*", "regex": MATCHES}, id="HB52 pattern"),
+        pytest.param({"topics": GROWN}, id="HB53 partitions"),
+        pytest.param({"regex": MATCHES}, id="matches of no pattern"),
+        pytest.param({"looked": {"": MATCHES}}, id="a check of no pattern"),
+    ],
+)
+def test_heartbeat_with_news_takes_the_general_step(fields: dict[str, Any]) -> None:
+    group = settled()
+    request = heartbeat(group, **fields)
+    renewal = RENEWALS[ConsumerGroupHeartbeat]
+    assert renewal(group, request, "requests-0-1", 2_000, CONFIG) is None
+    checked_step(group, "g", Received("requests-0-1", request), 2_000, CONFIG)
+
+
+def test_heartbeat_of_another_kind_of_member_takes_the_general_step() -> None:
+    renewal = RENEWALS[ConsumerGroupHeartbeat]
+    classic, pattern, blank = settled(), settled(), settled()
+    classic.members["a"].classic = ClassicMember(45_000, [])
+    assert renewal(classic, heartbeat(classic), "requests-0-1", 2_000, CONFIG) is None
+    pattern.subscribe(pattern.members["a"], [], "f.*")
+    assert renewal(pattern, heartbeat(pattern, checks_topics=True), "requests-0-1", 2_000, CONFIG) is None
+    blank.members[" "] = blank.members["a"]
+    assert renewal(blank, heartbeat(blank, member_id=" "), "requests-0-1", 2_000, CONFIG) is None
+
+
+def commit(epoch: int, *, api_version: int = 9, topic: str = "foo", metadata: str = "") -> OffsetCommit:
+    topics = [CommittedTopic(topic, [CommittedPartition(0, 7, committed_metadata=metadata)])]
+    common = COMMON | {"api_version": api_version}
+    return OffsetCommit(**common, member_id="a", generation_id=epoch, topics=topics)
+
+
+def test_commit_of_a_member_is_decided_in_one_pass_and_renews_no_session() -> None:
+    group = settled()
+    member = group.members["a"]
+    deadline_ms = member.session_deadline_ms
+    assert is_renewal(group, commit(member.member_epoch))
+    assert group.offsets["foo"][0].offset == 7
+    assert member.session_deadline_ms == deadline_ms
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        pytest.param({"epoch": 7}, id="OF8 epoch"),
+        pytest.param({"api_version": 8}, id="OF6 version"),
+        pytest.param({"topic": "bar"}, id="OF27 the offset may expire"),
+        pytest.param({"metadata": "m"}, id="O9 metadata"),
+    ],
+)
+def test_commit_that_may_be_refused_or_expire_takes_the_general_step(request_of: dict[str, Any]) -> None:
+    group = settled()
+    request = commit(**{"epoch": group.members["a"].member_epoch} | request_of)
+    assert RENEWALS[OffsetCommit](group, request, "requests-0-1", 2_000, CONFIG) is None
+    checked_step(group, "g", Received("requests-0-1", request), 2_000, CONFIG)
