@@ -161,8 +161,9 @@ def _streams_results(group: StreamsSpec, options: AssignOptions) -> list[Strateg
 
 
 def _group(options: AssignOptions) -> GroupSpec | StreamsSpec:
-    """Return the group that the options describe. Raises InputError, or UsageError unless there is one
-    source.
+    """Return the group that the options describe.
+
+    Raises InputError, or UsageError unless there is one source.
     """
     ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
     chosen = [way for way in ways if any(given is not None for given in way)]

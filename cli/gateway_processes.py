@@ -82,8 +82,9 @@ class _Child:
     """The metrics in the latest answer of the process."""
 
     def call(self, name: str, *arguments: object) -> object:
-        """Call a method of the process's gateway. Raises OSError, EOFError or TimeoutError if it does not
-        answer.
+        """Call a method of the process's gateway.
+
+        Raises OSError, EOFError or TimeoutError if it does not answer.
         """
         with self.lock:
             self.number += 1

@@ -202,8 +202,9 @@ Gateways = Sequence[GatewayToStart | RocketmqToStart]
 
 
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> CheckResults:
-    """Return the checks of the coordinator. It is ready if the query, its replica or another coordinator
-    answers.
+    """Return the checks of the coordinator.
+
+    It is ready if the query, its replica or another coordinator answers.
     """
     why: str | CheckNote | None = f"{status.phase}: {status.reason}"
     if status.phase in (ServicePhase.READY, ServicePhase.STANDBY):

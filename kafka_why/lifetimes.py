@@ -74,10 +74,9 @@ log = structlog.get_logger()
 
 
 class OutageWarning:
-    """A logger of outages: a warning at the beginning and once a minute, and a line at the end. Not
-    thread-safe.
+    """A logger of outages: a warning at the beginning and once a minute, and a line at the end.
 
-    `what` names the failing attempt, as the beginning of a sentence.
+    Not thread-safe. `what` names the failing attempt, as the beginning of a sentence.
     """
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:

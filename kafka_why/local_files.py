@@ -162,11 +162,11 @@ class ServiceFolder:
         self._locks: list[int] = []
 
     def lock(self) -> int:
-        """Lock the folder for this process. Return the file descriptor that has the lock. A second call has
-        no effect.
+        """Lock the folder for this process.
 
-        Pass the descriptor to the JVM: it may outlive a killed process for a moment and still finish a batch,
-        for which the next process then waits. Raises FolderError that names the present owner.
+        Return the file descriptor that has the lock. A second call has no effect. Pass the descriptor to the
+        JVM: it may outlive a killed process for a moment and still finish a batch, for which the next process
+        then waits. Raises FolderError that names the present owner.
         """
         if self._locks:
             return self._locks[0]

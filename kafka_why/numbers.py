@@ -21,8 +21,9 @@ class OutOfRange(ValueError):
 
 
 def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
-    """Parse ASCII digits with an optional sign. Raises OutOfRange, or ValueError if the text is no whole
-    number.
+    """Parse ASCII digits with an optional sign.
+
+    Raises OutOfRange, or ValueError if the text is no whole number.
     """
     match = _WHOLE.fullmatch(text)
     if match is None:

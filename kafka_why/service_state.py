@@ -24,8 +24,9 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Durations(Struct, frozen=True):
-    """A summary of durations since the process started. A bound is None beyond the histogram's largest
-    bound.
+    """A summary of durations since the process started.
+
+    A bound is None beyond the histogram's largest bound.
     """
 
     number: int

@@ -84,8 +84,9 @@ class Batch(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """The number of records in the batch. Compaction may have removed others, whose offsets it still
-        spans.
+        """The number of records in the batch.
+
+        Compaction may have removed others, whose offsets it still spans.
         """
         return int(_INT32.unpack_from(self.data, _COUNT_AT)[0])
 
@@ -109,8 +110,9 @@ class OpenTransactions:
         self._batches: dict[int, list[Batch]] = {}
 
     def take(self, batch: Batch) -> list[Batch]:
-        """Apply a batch of a transaction, or a marker. Return the batches that it commits. Raises
-        KafkaError.
+        """Apply a batch of a transaction, or a marker.
+
+        Return the batches that it commits. Raises KafkaError.
         """
         if not batch.is_marker:
             self._batches.setdefault(batch.producer_id, []).append(batch)
@@ -163,10 +165,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class LogWalk:
-    """The state of reading the batches from `first` to before `end`. A finished walk continues if `end` is
-    raised.
+    """The state of reading the batches from `first` to before `end`.
 
-    It yields batches whose bytes may contain `wanted`. If `wanted` is empty, it yields all.
+    A finished walk continues if `end` is raised. It yields batches whose bytes may contain `wanted`. If
+    `wanted` is empty, it yields all.
     """
 
     def __init__(self, first: int, end: int, wanted: bytes) -> None:

@@ -150,8 +150,9 @@ class TopicReader(Closeable):
             self._consumer.seek(partition, offset)
 
     def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
-        """Yield these topics' records from their beginnings to their current ends. Errors are as in
-        `read_to`.
+        """Yield these topics' records from their beginnings to their current ends.
+
+        Errors are as in `read_to`.
         """
         partitions = self.partitions_of(*topics)
         ends = self.ends(partitions)

@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 
 def client_network(host: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, a /64 of IPv6, or the loopback
-    network.
-    """
+    """Return the network that counts as one client: an IPv4 address, an IPv6 /64, or the loopback."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

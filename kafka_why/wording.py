@@ -36,8 +36,9 @@ class VisibleText(str):
 
 
 def visible(text: str) -> VisibleText:
-    """Return the text on one line, with unprintable characters escaped. A `VisibleText` is returned
-    unchanged.
+    """Return the text on one line, with unprintable characters escaped.
+
+    A `VisibleText` is returned unchanged.
     """
     if isinstance(text, VisibleText):
         return text

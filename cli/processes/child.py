@@ -116,8 +116,9 @@ class Child:
         self._reap()
 
     def kill(self) -> None:
-        """Kill the process and its descendants by SIGKILL, like a failure of the machine. Wait for its
-        end.
+        """Kill the process and its descendants by SIGKILL, like a failure of the machine.
+
+        Wait for its end.
         """
         for pid in self.freeze():
             with suppress(ProcessLookupError):

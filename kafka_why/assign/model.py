@@ -46,8 +46,9 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The topics of a group with their numbers of partitions, and its members. Raises InputError for
-    inconsistent input.
+    """The topics of a group with their numbers of partitions, and its members.
+
+    Raises InputError for inconsistent input.
     """
 
     topics: Mapping[str, int]
@@ -87,9 +88,7 @@ class GroupSpec:
         return sum(self.weights.get(partition, 0) for partition in partitions)
 
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
-        """Return the subscriptions that members would send in JoinGroup if they held `held` since
-        `generation_id`.
-        """
+        """Return the JoinGroup subscriptions of members that held `held` since `generation_id`."""
         # The sticky assignor reads the partitions in the user data, other assignors the owned partitions.
         return {
             member_id: _subscription(member, tuple(sorted(held.get(member_id, ()))), generation_id)
@@ -161,10 +160,10 @@ class Recorded(NamedTuple):
 
 
 def recorded_group(history: Iterable[HistoryEntry], rebalance: Rebalance) -> Recorded:
-    """Return the group of a rebalance. Raises InputError if the history lacks an assignment, subscriptions or
-    partitions.
+    """Return the group of a rebalance.
 
-    A topic has as many partitions as the assignments before and after the rebalance name.
+    Raises InputError if the history lacks an assignment, subscriptions or partitions. A topic has as many
+    partitions as the assignments before and after the rebalance name.
     """
     if rebalance.has_epochs:
         raise InputError(
@@ -265,10 +264,9 @@ def parse_topics(text: str) -> dict[str, int]:
 
 
 def parse_members(text: str, topics: Mapping[str, int]) -> dict[MemberId, Member]:
-    """Parse `a,b=orders+payments`: member ids, each with its topics or else all of `topics`. Raises
-    InputError.
+    """Parse `a,b=orders+payments`: member ids, each with its topics or else all of `topics`.
 
-    A number N gives the members c1 to cN.
+    Raises InputError. A number N gives the members c1 to cN.
     """
     if is_whole_number(text):
         number, width = _count(text, "too many members", MAX_MEMBERS), len(text)
@@ -308,8 +306,9 @@ def read_group(path: Path) -> GroupSpec:
 
 
 def group_file(group: GroupSpec) -> bytes:
-    """Return a group in the module's format. It has the partitions that members hold in `current`, and no
-    others.
+    """Return a group in the module's format.
+
+    It has the partitions that members hold in `current`, and no others.
     """
     members = {
         member_id: _Member(

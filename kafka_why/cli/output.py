@@ -202,8 +202,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
-    """Exit on a signal, with the code 128 + its number. For use during the start: it also ends what was
-    started.
+    """Exit on a signal, with the code 128 + its number.
+
+    For use during the start: it also ends what was started.
     """
     _on_signals(_exit)
 

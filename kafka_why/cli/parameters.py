@@ -64,8 +64,9 @@ def parsed_or_default(
 
 
 class WholeNumber(click.IntRange):
-    """An option type: a whole number from `min` to `max`. The default of `max` is the largest 32-bit
-    number.
+    """An option type: a whole number from `min` to `max`.
+
+    The default of `max` is the largest 32-bit number.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -124,9 +125,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
-    """Remove the parameters of the dataclass `kind` from `given`, and return an instance with their
-    values.
-    """
+    """Remove the parameters of the dataclass `kind` from `given`, and return its instance."""
     return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
 
 
@@ -295,11 +294,10 @@ def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) ->
 
 
 def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
-    """Find the source of groups: the coordinator's topics, or else the brokers' own groups. Name it on
-    stderr.
+    """Find the source of groups: the coordinator's topics, or else the brokers' own groups.
 
-    Raises TopicsMissing if `prefix` was given and has no topics, HistoryUnavailable if this principal may
-    neither read `__consumer_offsets` nor describe a group, or KafkaError.
+    Name it on stderr. Raises TopicsMissing if `prefix` was given and has no topics, HistoryUnavailable if
+    this principal may neither read `__consumer_offsets` nor describe a group, or KafkaError.
     """
     try:
         return layout_on(client_config, prefix)

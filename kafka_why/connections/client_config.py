@@ -224,8 +224,9 @@ class ClientConfig:
         }
 
     def java_settings(self) -> dict[str, str]:
-        """Return the connection settings for Kafka's clients in Java, on any machine. Raises
-        ClientConfigError.
+        """Return the connection settings for Kafka's clients in Java, on any machine.
+
+        Raises ClientConfigError.
         """
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 

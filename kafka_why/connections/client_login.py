@@ -33,8 +33,9 @@ _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class JaasError(ValueError):
-    """The error of a text that is not a login by one module. Its message does not quote the text, which has a
-    password.
+    """The error of a text that is not a login by one module.
+
+    Its message does not quote the text, which has a password.
     """
 
 

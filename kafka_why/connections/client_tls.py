@@ -101,8 +101,9 @@ def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
 
 
 def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = "") -> tuple[str, str | None]:
-    """Return the first of `names` that is set, and its trusted certificates or None. Raises
-    ClientConfigError.
+    """Return the first of `names` that is set, and its trusted certificates or None.
+
+    Raises ClientConfigError.
     """
     settings.text("ssl.truststore.type")  # counts as used, although the content shows the type
     name, value = settings.first(*names)

@@ -60,8 +60,9 @@ def reading_consumer(
 
 
 def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
-    """Return a consumer in a group of the cluster's own coordinator. It commits nothing. Raises
-    KafkaError.
+    """Return a consumer in a group of the cluster's own coordinator.
+
+    It commits nothing. Raises KafkaError.
     """
     return _connected(
         KafkaConsumer,

@@ -143,8 +143,9 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """The error when no token can be obtained. Its message names the endpoint or the file, and has no
-    secret.
+    """The error when no token can be obtained.
+
+    Its message names the endpoint or the file, and has no secret.
     """
 
     def __str__(self) -> str:

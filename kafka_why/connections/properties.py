@@ -24,8 +24,9 @@ class PropertiesError(ValueError):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the settings of a file, with references resolved as in `load_properties`. Raises
-    PropertiesError.
+    """Return the settings of a file, with references resolved as in `load_properties`.
+
+    Raises PropertiesError.
     """
     found, resolve = load_properties(path)
     return {name: resolve(name, value) for name, value in found.items()}

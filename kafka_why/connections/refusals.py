@@ -33,8 +33,9 @@ _REASONS = {
 
 
 class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """The error when a broker refuses the login, or its certificate is not trusted. Its message says what to
-    change.
+    """The error when a broker refuses the login, or its certificate is not trusted.
+
+    Its message says what to change.
     """
 
     def __str__(self) -> str:

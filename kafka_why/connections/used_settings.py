@@ -158,9 +158,7 @@ class UsedSettings:
         return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
 
     def shown(self, name: str) -> str:
-        """Return the value of a setting for an error text, quoted as in the file, unless it may have a
-        secret.
-        """
+        """Return a setting's value as quoted in the file, for an error text, unless it may be secret."""
         value = self._values[name].strip(BLANKS)
         return repr(value) if _is_harmless(value) else "its value (not shown)"
 

@@ -240,8 +240,9 @@ def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
 
 
 def refuse_unreadable(value: bytes, reason: Reason, message: str) -> Refusal:
-    """Return the refusal of a record that is not a request. Its sender gets a response if the address is
-    readable.
+    """Return the refusal of a record that is not a request.
+
+    Its sender gets a response if the address is readable.
     """
     try:
         address: Address | None = _address_decoder.decode(value)

@@ -115,11 +115,11 @@ def _replica_id(text: bytes) -> ReplicaId:
 
 
 class EarlyAnswers:
-    """A filter of the responses topic that drops the answers of replaced replicas. Takes a partition's
-    records in order.
+    """A filter of the responses topic that drops the answers of replaced replicas.
 
-    A reader may begin in the middle of the topic, without the earlier markers: a replaced replica stops
-    before it reads any request of this reader, because it first reads the later owner's clock record.
+    Takes a partition's records in order. A reader may begin in the middle of the topic, without the earlier
+    markers: a replaced replica stops before it reads any request of this reader, because it first reads the
+    later owner's clock record.
     """
 
     def __init__(self) -> None:

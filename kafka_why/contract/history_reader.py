@@ -207,8 +207,9 @@ class GroupTable(Generic[V]):
         return self._groups.get(group_id)
 
     def apply(self, key: bytes | None, value: bytes | None) -> bool:
-        """Apply a record of the groups topic. Return True if it changed anything. Raises one of
-        UNREADABLE.
+        """Apply a record of the groups topic.
+
+        Return True if it changed anything. Raises one of UNREADABLE.
         """
         group_id = (key or b"").decode()
         view = None if value is None else self._decode(value)

@@ -159,8 +159,9 @@ class TopicLayout:
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The maximum size of a record of the responses topic, in bytes. No other output topic has larger
-        records.
+        """The maximum size of a record of the responses topic, in bytes.
+
+        No other output topic has larger records.
         """
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES
 

@@ -90,8 +90,9 @@ class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGrou
 
 
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
-    """The response to a request that no handler can answer: it is malformed, its type is unknown, or the
-    coordinator failed.
+    """The response to a request that no handler can answer.
+
+    The request is malformed, its type is unknown, or the coordinator failed.
     """
 
     error_message: str
@@ -134,8 +135,9 @@ class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag
 
 
 class GroupType(StrEnum):
-    """The product of a group. Groups of one product have the same step function and can be converted into
-    each other.
+    """The product of a group.
+
+    Groups of one product have the same step function and can be converted into each other.
     """
 
     KAFKA = "Kafka"

@@ -71,10 +71,10 @@ def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups, and the Kafka groups that Kafka's tools for consumer, share and streams
-    groups list.
+    """Return RocketMQ's groups, and the Kafka groups that Kafka's tools list.
 
-    Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
+    These are the tools for consumer, share and streams groups. Source: ListGroupsOptions.forConsumerGroups,
+    forShareGroups, forStreamsGroups.
     """
     return [g for g in groups if isinstance(g, RocketMqSnapshot) or list_row(g).is_of_consumers]
 
@@ -99,11 +99,7 @@ def list_row(group: AnyView) -> GroupListRow:
 
 
 def list_broker_groups(client_config: ClientConfig) -> list[GroupListRow]:
-    """Return the groups of the cluster's own coordinator that the principal may describe, in the order of
-    their ids.
-
-    Raises KafkaError.
-    """
+    """Return the groups of the cluster's own coordinator that the principal may describe, by id."""
     with closing(kafka_clients.admin(client_config)) as admin:
         groups: list[dict[str, str]] = admin.list_groups()
     rows = [

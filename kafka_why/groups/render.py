@@ -123,8 +123,9 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleTe
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
-    """Format members. `verbose` adds assignments and, for a group with epochs, Kafka's columns and
-    subscriptions.
+    """Format members.
+
+    `verbose` adds assignments and, for a group with epochs, Kafka's columns and subscriptions.
     """
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]

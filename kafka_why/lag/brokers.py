@@ -117,8 +117,9 @@ class _Search:
         return self._probed_ms
 
     def narrow(self, found: Found) -> None:
-        """Narrow the interval to one side of the probed time, at or after which `found` is the first
-        record.
+        """Narrow the interval to one side of the probed time.
+
+        `found` is the first record at or after this time.
         """
         if found is not None and found[0] <= self._offset:
             self._low = found
@@ -192,12 +193,11 @@ class LagPoller:
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if INTERVAL_S has passed, and make one step of the search for times of records. Raises
-        KafkaError.
+        """Poll if INTERVAL_S has passed, and make one step of the search for times of records.
 
-        The caller can read topics between the steps. Brokers before Kafka 3.0 do not return the times of
-        records. A warning is then logged, and lags in time are known only for records that arrived after the
-        first poll.
+        Raises KafkaError. The caller can read topics between the steps. Brokers before Kafka 3.0 do not
+        return the times of records. A warning is then logged, and lags in time are known only for records
+        that arrived after the first poll.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())

@@ -65,10 +65,10 @@ class LogHistory:
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
     def arrival(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
-        """Return the samples before and after the arrival of the record at `offset`, or None if no sample has
-        it.
+        """Return the samples before and after the arrival of the record at `offset`, or None.
 
-        The first sample is None if the record arrived before all samples.
+        It is None if no sample has the record. The first sample is None if the record arrived before all
+        samples.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -319,8 +319,9 @@ class LagBook:
                 commit.arrival_ms = request.newest_ms - lags_ms[partition]
 
     def lags(self, group_id: str, settled_ms: int | None = None) -> dict[Partition, PartitionLag]:
-        """Return the lag of each partition with a committed offset. `settled_ms` is when the group
-        settled.
+        """Return the lag of each partition with a committed offset.
+
+        `settled_ms` is when the group settled.
         """
         commits = self._groups.get(group_id, {})
         return {

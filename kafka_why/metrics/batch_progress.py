@@ -35,8 +35,9 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def is_executed(self) -> bool:
-        """False if Spark reports that the batch had no data. A batch with this number then still has to
-        run.
+        """False if Spark reports that the batch had no data.
+
+        A batch with this number then still has to run.
         """
         return "addBatch" in self.duration_ms
 

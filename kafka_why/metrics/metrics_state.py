@@ -131,10 +131,9 @@ class MetricsState:
     def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
     ) -> HistoryEntry | None:
-        """Count one record of a topic. Return the entry if it is a new history entry of a Kafka group, else
-        None.
+        """Count one record of a topic.
 
-        Raises one of UNREADABLE.
+        Return the entry if it is a new history entry of a Kafka group, else None. Raises one of UNREADABLE.
         """
         layout = self._layout
         with self._lock:
@@ -164,8 +163,9 @@ class MetricsState:
             self._read_to.update(batch.end_offsets)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Add the bounds of logs, and compute the backlog: the records between the query's position and the
-        end.
+        """Add the bounds of logs, and compute the backlog.
+
+        The backlog is the records between the query's position and the end.
         """
         with self._lock:
             self._lags.add_bounds(bounds, at_ms)

@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 
 class MetricsFollower(FollowerThread):
-    """A thread that feeds `metrics_state` until stopped: all groups and offsets, and new records of other
-    topics.
+    """A thread that feeds `metrics_state` until stopped.
 
-    `on_entry` gets every new history entry, on this thread. After an outage of the broker, the missed records
-    are read. `read_age_s` returns the age of the last read.
+    It reads all groups and offsets, and new records of other topics. `on_entry` gets every new history entry,
+    on this thread. After an outage of the broker, the missed records are read. `read_age_s` returns the age
+    of the last read.
     """
 
     def __init__(

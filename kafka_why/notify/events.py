@@ -140,10 +140,9 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
 
 
 class EndedRebalances:
-    """The source of messages about ended rebalances, which go into the outbox if they are wanted. For one
-    thread.
+    """The source of messages about ended rebalances, which go into the outbox if they are wanted.
 
-    `sent` are the ids of messages already sent.
+    For one thread. `sent` are the ids of messages already sent.
     """
 
     def __init__(self, outbox: Outbox, wanted: Filter, link: Link, sent: Collection[str]) -> None:
@@ -165,8 +164,9 @@ class EndedRebalances:
                 self.add(entry, is_sent=False)
 
     def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Apply the entries of the first read since `since_ms`. Entries before `positions` are only
-        context.
+        """Apply the entries of the first read since `since_ms`.
+
+        Entries before `positions` are only context.
         """
         for group in news:
             position = positions.get(group.partition)
@@ -175,10 +175,9 @@ class EndedRebalances:
                     self.add(entry, is_sent=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
-        """Put messages about ended rebalances into the outbox, with `positions`. Wait while the outbox is
-        full.
+        """Put messages about ended rebalances into the outbox, with `positions`.
 
-        Return False if the outbox was closed.
+        Wait while the outbox is full. Return False if the outbox was closed.
         """
         found = (rebalance_message(*ended, self._link) for ended in self._rebalances.take_ended())
         at_ms = now_ms()
@@ -187,12 +186,11 @@ class EndedRebalances:
 
 
 class EventsFollower(FollowerThread):
-    """The thread that reads the events topic from `positions` on, and passes entries and positions to
-    `ended`.
+    """The thread that reads the events topic from `positions` on.
 
-    A partition without a position is new, and is read from its beginning. The entries of the hour before the
-    positions are read, too, because they have the rebalances' causes and earlier assignments. The thread
-    retries while no broker is available.
+    It passes entries and positions to `ended`. A partition without a position is new, and is read from its
+    beginning. The entries of the hour before the positions are read, too, because they have the rebalances'
+    causes and earlier assignments. The thread retries while no broker is available.
     """
 
     def __init__(
@@ -226,9 +224,7 @@ class EventsFollower(FollowerThread):
                 self._stopped.set()  # nothing more can be sent
 
     def _start(self, reader: TopicReader) -> None:
-        """Find the positions of all partitions, and start reading there or, the first time, an hour
-        before.
-        """
+        """Find all partitions' positions, and start reading there or, the first time, an hour before."""
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
         at = {}

@@ -87,8 +87,9 @@ def _fires_until_ms(message: Message, now_ms: int) -> int:
 
 
 def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
-    """Return an alert. Two rebalances of a group within FIRES_MS have the same labels, so they are one
-    alert.
+    """Return an alert.
+
+    Two rebalances of a group within FIRES_MS have the same labels, so they are one alert.
     """
     labels = {
         "alertname": _alert_name(message.kind),

@@ -297,8 +297,9 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
 
 
 def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
-    """Record Stable when all members have reached their targets. A share group is always in the state
-    Stable.
+    """Record Stable when all members have reached their targets.
+
+    A share group is always in the state Stable.
     """
     state = group.epochs_state()
     if state != ConsumerGroupState.STABLE or not group.are_members_at_target():

@@ -230,9 +230,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
-        """Return the partitions of a classic member, or [] if its assignment is not one of Kafka's
-        consumer.
-        """
+        """Return a classic member's partitions, or [] if the assignment is not one of Kafka's consumer."""
         if self.protocol_type != PROTOCOL_TYPE or not member.assignment:
             return []
         try:

@@ -326,8 +326,9 @@ def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
 def _current_assignment(
     member: PolledMember, poll: EpochsPoll, before: PolledMember | None
 ) -> MemberAssignment:
-    """Return a member's current assignment. Polls do not show `revoking`, and `state` only at the target's
-    epoch.
+    """Return a member's current assignment.
+
+    Polls do not show `revoking`, and `state` only at the target's epoch.
     """
     is_at_target_epoch = member.epoch == poll.assignment_epoch
     has_all = member.assigned == _target(member, poll)

@@ -200,8 +200,9 @@ def end_all(seen: Observation) -> None:
 
 
 def _end_without_generation(seen: Observation, found: Sighting) -> None:
-    """End a rebalance that formed no generation: another broker became the coordinator and loaded the
-    previous one.
+    """End a rebalance that formed no generation.
+
+    Another broker became the coordinator and loaded the previous one.
     """
     group = seen.group
     group.sightings = [s for s in group.sightings if s is not found]

@@ -331,8 +331,9 @@ class _Pages:
         )
 
     def load_rebalance(self, request: Request) -> RebalancePage:
-        """Return the rebalance that the address names. Raises RequestRefused, HistoryUnavailable or
-        KafkaError.
+        """Return the rebalance that the address names.
+
+        Raises RequestRefused, HistoryUnavailable or KafkaError.
         """
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
         at_ms = time_parameter(request)

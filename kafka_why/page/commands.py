@@ -314,8 +314,9 @@ class CommandPages:
             raise RequestRefused(503, "this page already runs as many commands as it may; try again later")
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
-        """Return the question that the address asks. Raises RequestRefused, HistoryUnavailable or
-        KafkaError.
+        """Return the question that the address asks.
+
+        Raises RequestRefused, HistoryUnavailable or KafkaError.
         """
         group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]

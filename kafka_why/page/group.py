@@ -92,11 +92,11 @@ def group_page(
     only_time: bool = False,
     notes: Sequence[str] = (),
 ) -> GroupPage:
-    """Return the data of a Kafka group's page: its rebalances within `limits_ms`, and its faults in the last
-    hour.
+    """Return the data of a Kafka group's page.
 
-    If `analysis` is None, `facts` must have a view. `only_time` omits members and committed offsets, which do
-    not depend on the limits. `notes` come before those of the analysis.
+    It has the rebalances within `limits_ms`, and the faults of the last hour. If `analysis` is None, `facts`
+    must have a view. `only_time` omits members and committed offsets, which do not depend on the limits.
+    `notes` come before those of the analysis.
     """
     if analysis is None:
         return _page_of_view(facts, limits_ms, now_ms)

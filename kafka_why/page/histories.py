@@ -194,11 +194,11 @@ class Analyses:
     def analysis(
         self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool
     ) -> CachedAnalysis:
-        """Return an analysis for a time range. It may lack entries: the fleet touches the group when it has
-        them.
+        """Return an analysis for a time range.
 
-        With `is_patient`, wait until only the newest entries of the range are missing. Raises
-        HistoryUnavailable if the group is unknown, or KafkaError.
+        It may lack entries: the fleet touches the group when it has them. With `is_patient`, wait until only
+        the newest entries of the range are missing. Raises HistoryUnavailable if the group is unknown, or
+        KafkaError.
         """
         known = self._look_up(group_id)
         if known is not None and known.has(limits_ms):
@@ -210,8 +210,9 @@ class Analyses:
         return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
 
     def has_newest(self, group_id: str, now_ms: int) -> bool:
-        """Return True if the group's page would show its newest entries. If not, the fleet touches the group
-        later.
+        """Return True if the group's page would show its newest entries.
+
+        If not, the fleet touches the group later.
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
@@ -347,9 +348,7 @@ class Analyses:
         return self._keep(group_id, made)
 
     def _from_fleet(self, group_id: str, known: CachedAnalysis | None) -> CachedAnalysis | None:
-        """Return the analysis of the fleet's entries of the last hour, or None without entries of Kafka's
-        protocol.
-        """
+        """Return the analysis of the fleet's entries of the last hour, or None without a Kafka entry."""
         facts = self._fleet.facts(group_id)
         if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
             return None

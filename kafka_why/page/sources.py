@@ -66,8 +66,9 @@ class HeldVersion:
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
-        """Return the version to send to the page. A new version needs `is_shown`, which is called only
-        then.
+        """Return the version to send to the page.
+
+        A new version needs `is_shown`, which is called only then.
         """
         if self._sent is not None and newest != self._sent:
             if self._held_from_s is None:

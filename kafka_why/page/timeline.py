@@ -64,8 +64,9 @@ class Mark(Struct, frozen=True):
 
 
 class LaneRow(Struct, frozen=True):
-    """The lane of a client: of one member, or of successive members, because a restarted client is a new
-    one.
+    """The lane of a client.
+
+    It is of one member, or of successive members, because a restarted client is a new member.
     """
 
     name: str

@@ -293,8 +293,9 @@ class GroupsFollower(FollowerThread):
             self._follow(reader, admin, self._start(reader))
 
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
-        """Assign the topics to the reader. Return the offsets that it must reach before the page is
-        complete.
+        """Assign the topics to the reader.
+
+        Return the offsets that it must reach before the page is complete.
         """
         layout = self._layout
         tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)

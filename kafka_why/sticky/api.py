@@ -63,8 +63,9 @@ def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> li
 
 
 def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[str, list[MemberId]]:
-    """Return the subscribers of each topic. Topics are in Java's order, members in that of
-    `members_in_order`.
+    """Return the subscribers of each topic.
+
+    Topics are in Java's order, members in that of `members_in_order`.
     """
     consumers: defaultdict[str, list[MemberId]] = defaultdict(list)
     for member_id in members_in_order(subscriptions):
@@ -95,11 +96,10 @@ NOBODY: Final = -1
 
 @dataclass(slots=True)
 class StickyGroup:
-    """A group whose members, topics and partitions are numbers. A topic's partitions have consecutive
-    numbers.
+    """A group whose members, topics and partitions are numbers.
 
-    Two claims of a partition in the same generation void each other. The owner of a partition is its sole
-    claimant in the highest generation.
+    A topic's partitions have consecutive numbers. Two claims of a partition in the same generation void each
+    other. The owner of a partition is its sole claimant in the highest generation.
     """
 
     members: list[MemberId]  # in the order of ids, even static ones, as in Kafka's sticky assignors
@@ -139,8 +139,9 @@ class StickyGroup:
     def by_name(
         self, holder: list[int], subscriptions: Mapping[MemberId, MemberSubscription]
     ) -> dict[MemberId, list[TopicPartition]]:
-        """Return the assignment with names instead of numbers. `holder` has each partition's member, or
-        NOBODY.
+        """Return the assignment with names instead of numbers.
+
+        `holder` has each partition's member, or NOBODY.
         """
         lists: list[list[TopicPartition]] = [[] for _ in self.members]
         for index, topic in enumerate(self.topics):

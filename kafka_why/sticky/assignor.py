@@ -158,8 +158,9 @@ class _EqualAssignment:
                 self._at_min.append(member)
 
     def _owned(self) -> list[list[int]]:
-        """Return the partitions that each member owns. As in Kafka, they are in the order of numbers within
-        topics.
+        """Return the partitions that each member owns.
+
+        As in Kafka, they are in the order of numbers within topics.
         """
         group = self._group
         owned: list[list[int]] = [[] for _ in group.members]
@@ -172,9 +173,7 @@ class _EqualAssignment:
         return owned
 
     def _distribute(self, partitions: list[int]) -> None:
-        """Give partitions in turns to the members below their quota, then one each to members at their
-        quota.
-        """
+        """Give partitions in turns to members below their quota, then one each to members at it."""
         place = 0
         for partition in partitions:
             if not self._below:
@@ -242,13 +241,12 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """A sticky assignor for members that keep their partitions while they join, so that consumption
-    continues.
+    """A sticky assignor for members that keep their partitions while they join.
 
-    A partition that moves is unassigned in the first rebalance, in which its owner gives it up. The owner
-    then joins again, and the second rebalance gives the partition to its new owner. If two members claim a
-    partition in the same generation, it is first taken from both. A member's earlier partitions are the owned
-    partitions in its subscription.
+    So consumption continues. A partition that moves is unassigned in the first rebalance, in which its owner
+    gives it up. The owner then joins again, and the second rebalance gives the partition to its new owner. If
+    two members claim a partition in the same generation, it is first taken from both. A member's earlier
+    partitions are the owned partitions in its subscription.
     """
 
     name: Final = "cooperative-sticky"

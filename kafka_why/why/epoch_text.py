@@ -62,9 +62,7 @@ def _share_group_lines(r: Rebalance, names: Names) -> Lines:
 
 
 def _first_target(new: EpochChange, names: Names) -> str:
-    """Return a text such as `B joined 200 ms after the last assignment, so its first target took 4.8 s`, or
-    "".
-    """
+    """Return a text such as `B joined 1 s after the last assignment, so its first target took 5 s`, or ""."""
     since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
     # The new member got its first target at once.
     if since_ms is None or target_ms is None or target_ms <= new.after_ms:

@@ -147,9 +147,7 @@ class _RebalanceSplitter:
             yield self._end(incarnation, RebalanceOutcome.STABLE, last.at_ms)
 
     def _is_removal_incomplete(self, last: HistoryEntry) -> bool:
-        """Return True if a member was removed, and the entry that follows in the same request is not read
-        yet.
-        """
+        """Return True if a member was removed, and the next entry of the request is not read yet."""
         if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED

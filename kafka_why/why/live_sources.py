@@ -62,11 +62,10 @@ class LiveHistory:
 
 
 class LiveOffsetsTopic:
-    """A source of new entries on the group's partition of `__consumer_offsets`. Raises HistoryUnavailable and
-    KafkaError.
+    """A source of new entries on the group's partition of `__consumer_offsets`.
 
-    A classic group is also polled by DescribeGroups, because its records show a rebalance only when it is
-    over. `history` has the entries up to the start.
+    Raises HistoryUnavailable and KafkaError. A classic group is also polled by DescribeGroups, because its
+    records show a rebalance only when it is over. `history` has the entries up to the start.
     """
 
     interval_s = 0.5

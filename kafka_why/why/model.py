@@ -130,8 +130,9 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 
 
 class TaskMoves(Struct, frozen=True, kw_only=True):
-    """The tasks of a streams group that a rebalance gave to other members. Active tasks are by
-    subtopology.
+    """The tasks of a streams group that a rebalance gave to other members.
+
+    Active tasks are by subtopology.
     """
 
     # The new member's process had the task before, mostly as a standby, so its state is there.

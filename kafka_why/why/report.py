@@ -159,8 +159,9 @@ def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
 
 
 def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozenset[str], list[MemberId]]:
-    """Return disjoint sets of topics with their members, so that no member subscribes to topics of two
-    sets.
+    """Return disjoint sets of topics with their members.
+
+    No member subscribes to topics of two sets.
     """
     parts: dict[frozenset[str], list[MemberId]] = {}
     for member_id, topics in subscriptions.items():

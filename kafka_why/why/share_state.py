@@ -145,8 +145,8 @@ MAX_REQUESTS = 8
 
 
 def share_lines(shares: SharePartitionStates, now_ms: int) -> Lines:
-    """Yield the unfinished requests to the share coordinator, the oldest first, and partitions without a
-    member.
+    """Yield unfinished requests to the share coordinator, the oldest first, and partitions without
+    members.
     """
     requests = [request_text(request, now_ms) for request in shares.asked[:MAX_REQUESTS]]
     yield from listing("Waiting", requests, len(shares.asked) - MAX_REQUESTS)
@@ -156,8 +156,8 @@ def share_lines(shares: SharePartitionStates, now_ms: int) -> Lines:
 
 
 def request_text(request: ShareStateRequest, now_ms: int) -> str:
-    """Return a text such as `orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE
-    (task x-0-0)`.
+    """Return a text such as `orders 0-3: initializing for 31.0 s, last error 15
+    COORDINATOR_NOT_AVAILABLE`.
     """
     what = "deleting the state" if request.is_deletion else "initializing"
     lasted = duration_text(max(now_ms - request.since_ms, 0))
@@ -188,10 +188,9 @@ UNKNOWN = (
 
 
 def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
-    """Return a note for each setting that differs between the group's `view` and the brokers. Raises
-    KafkaError.
+    """Return a note for each setting that differs between the group's `view` and the brokers.
 
-    Return UNKNOWN if the brokers do not show the settings.
+    Raises KafkaError. Return UNKNOWN if the brokers do not show the settings.
     """
     brokers = _broker_settings(client_config, group_id)
     own = {} if view is None or not view.configs else view.configs

@@ -143,8 +143,9 @@ class _Version:
         return _array(self._count(nullable), self._single_value(name[2:], field, inner, None))
 
     def _single_value(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """Return a reader of a value of the type `name`. `null` is the first byte of a null structure, if it
-        is nullable.
+        """Return a reader of a value of the type `name`.
+
+        `null` is the first byte of a null structure, if it is nullable.
         """
         nullable = null is not None
         if name == "uuid":

@@ -163,8 +163,9 @@ class GroupRequests:
     def delete_offsets(
         self, group_ids: Iterable[str], partitions: Iterable[TopicPartition]
     ) -> dict[str, tuple[ErrorCode, PartitionErrors]]:
-        """Send OffsetDelete for these partitions of each group. Return the group's outcome and, if it is
-        NONE, each partition's.
+        """Send OffsetDelete for these partitions of each group.
+
+        Return the group's outcome and, if it is NONE, each partition's.
         """
         header = self._client.header
         topics = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
@@ -210,8 +211,9 @@ class GroupRequests:
         return {name: answer.error_code for name, answer in answers.items()}
 
     def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
-        """Drop these pending offsets, as an ABORT marker of their transaction would. Return the error
-        codes.
+        """Drop these pending offsets, as an ABORT marker of their transaction would.
+
+        Return the error codes.
         """
         futures = [self._client.send(self._abort_marker(transaction)) for transaction in pending]
         codes = []

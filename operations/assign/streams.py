@@ -29,8 +29,9 @@ class StreamsSpec(Struct, frozen=True):
 
 
 def streams_spec(described: GroupSnapshot) -> StreamsSpec:
-    """Return the streams group with the tasks of its target assignment. Raises InputError for a group without
-    tasks.
+    """Return the streams group with the tasks of its target assignment.
+
+    Raises InputError for a group without tasks.
     """
     assert described.consumer
     assert described.consumer.streams

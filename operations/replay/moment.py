@@ -72,9 +72,7 @@ _STATES = {
 
 
 def headline(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> str:
-    """Return a text such as `epoch 7, target assignment of epoch 6, 3 members, 1 of them on the classic
-    protocol`.
-    """
+    """Return a text such as `epoch 7, target assignment of epoch 6, 3 members`."""
     parts = [f"epoch {view.generation}"]
     if details.assignment_epoch != view.generation:
         parts.append(f"target assignment of epoch {details.assignment_epoch}")

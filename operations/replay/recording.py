@@ -123,8 +123,9 @@ class RequestLine(RecordLine, frozen=True, tag="request"):
         return cls(row.partition, row.offset, row.at_ms, message.n, key, value)
 
     def message(self, requests_topic: str) -> LogMessage:
-        """Return the message for `streaming.query.admission`. Its row has the message's value, not the
-        pack's.
+        """Return the message for `streaming.query.admission`.
+
+        Its row has the message's value, not the pack's.
         """
         value = self.value.get()
         row = LogRow(self.partition, self.offset, self.at_ms, self.key.get(), value)

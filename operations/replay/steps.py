@@ -121,9 +121,7 @@ def _who(request: Any) -> str:
 
 
 def _outcomes(entry: ReplayStep[Any]) -> Iterator[str]:
-    """Yield a text such as `NONE` for the answer to the step's request, and `2 x JoinGroup NONE` for
-    others.
-    """
+    """Yield `NONE` for the answer to the step's request, and `2 x JoinGroup NONE` for others."""
     others: Counter[str] = Counter()
     for value in _answers(entry):
         if value.get("request") == entry.request_id and "connection" not in value:

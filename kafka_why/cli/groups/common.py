@@ -211,8 +211,9 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add group ids, as arguments or `--group`, and `--all-groups`. The user must give ids or
-    `--all-groups`.
+    """Add group ids, as arguments or `--group`, and `--all-groups`.
+
+    The user must give ids or `--all-groups`.
     """
 
     @functools.wraps(command)

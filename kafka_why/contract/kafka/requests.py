@@ -113,8 +113,9 @@ class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True)
 
 
 class LeavingMember(Struct, frozen=True):
-    """A member in a LeaveGroup request. A static member may be named by `group_instance_id` alone
-    (KIP-345).
+    """A member in a LeaveGroup request.
+
+    A static member may be named by `group_instance_id` alone (KIP-345).
     """
 
     member_id: ShortStr = ""
@@ -358,8 +359,9 @@ AnyRequest = AnyAnswered | Unanswered
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The address of an answer. Readers drop duplicates by `request`, the id
-    `<topic>-<partition>-<offset>`.
+    """The address of an answer.
+
+    Readers drop duplicates by `request`, the id `<topic>-<partition>-<offset>`.
     """
 
     reply_partition: int

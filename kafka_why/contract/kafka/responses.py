@@ -304,8 +304,9 @@ class DeletedShareTopic(Struct, frozen=True):
 
 
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
-    """The outcome for each topic of the request. There is none if the group has no state, or the request
-    failed.
+    """The outcome for each topic of the request.
+
+    There is none if the group has no state, or the request failed.
     """
 
     error_message: str | None = None

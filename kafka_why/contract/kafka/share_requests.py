@@ -83,8 +83,9 @@ class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=Tru
 
 
 class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Delete the positions in these topics of a group without members. The answer waits for the share
-    coordinator.
+    """Delete the positions in these topics of a group without members.
+
+    The answer waits for the share coordinator.
     """
 
     topics: list[ShortStr]

@@ -118,8 +118,9 @@ class ShareTask(Struct, frozen=True):
 
 
 class ShareSnapshot(Struct, frozen=True):
-    """The states of a share group's partitions at the share coordinator. Only initialized partitions are
-    assigned.
+    """The states of a share group's partitions at the share coordinator.
+
+    Only initialized partitions are assigned.
     """
 
     initializing: NamedPartitions
@@ -212,8 +213,9 @@ class GroupSnapshot(Struct, frozen=True):
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group that does not exist. Readers of views skip it, because no group has its
-    `protocol`.
+    """The settings of a group that does not exist.
+
+    Readers of views skip it, because no group has its `protocol`.
     """
 
     group_id: str

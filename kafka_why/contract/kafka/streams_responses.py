@@ -54,8 +54,9 @@ class TaskOffset(Struct, frozen=True):
 
 
 class StatusCode(IntEnum):
-    """A condition in a member's answer, which is not an error. Source:
-    StreamsGroupHeartbeatResponse.Status.
+    """A condition in a member's answer, which is not an error.
+
+    Source: StreamsGroupHeartbeatResponse.Status.
     """
 
     STALE_TOPOLOGY = 0
@@ -99,11 +100,11 @@ class CreatableStreamsTopic(Struct, frozen=True):
 
 
 class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="StreamsGroupHeartbeat"):
-    """The response to a heartbeat of a streams group's member. A response with an error has only the error
-    and its text.
+    """The response to a heartbeat of a streams group's member.
 
-    The three lists of tasks are all set, or all None if the member already knows its tasks. `create_topics`
-    and `needs_topics` are for the sender's gateway, and are not sent to the client.
+    A response with an error has only the error and its text. The three lists of tasks are all set, or all
+    None if the member already knows its tasks. `create_topics` and `needs_topics` are for the sender's
+    gateway, and are not sent to the client.
     """
 
     error_message: str | None = None
@@ -189,8 +190,9 @@ class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True,
 
 
 class CopartitionGroup(Struct, frozen=True):
-    """Topics that must have equal numbers of partitions. The numbers are indexes into the subtopology's
-    lists.
+    """Topics that must have equal numbers of partitions.
+
+    The numbers are indexes into the subtopology's lists.
     """
 
     source_topics: list[Int16] = []
@@ -218,11 +220,10 @@ class StreamsTopology(Struct, frozen=True):
 
 
 class StreamsGroupHeartbeat(Request[StreamsGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
-    """The only request of a streams group's member: it joins, keeps its session alive, reports its tasks, and
-    leaves.
+    """The only request of a streams group's member.
 
-    A field that is None, or `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to
-    `shutdown_application`.
+    It joins, keeps its session alive, reports its tasks, and leaves. A field that is None, or
+    `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to `shutdown_application`.
     """
 
     member_id: ShortStr = ""

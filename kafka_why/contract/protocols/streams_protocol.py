@@ -59,8 +59,9 @@ class AssignmentInfo:
 
 
 def decode_assignment_info(data: bytes) -> AssignmentInfo:
-    """Decode the user data of an assignment. Raises ProtocolError, also for unknown versions and leftover
-    bytes.
+    """Decode the user data of an assignment.
+
+    Raises ProtocolError, also for unknown versions and leftover bytes.
     """
     reader = Reader(data)
     version = reader.int32("version")

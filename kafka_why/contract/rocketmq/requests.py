@@ -95,8 +95,9 @@ class ResponseCode(IntEnum):
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The fields of every response. `remark` is None on success. Readers drop duplicates by `request`, the
-    request's id.
+    """The fields of every response.
+
+    `remark` is None on success. Readers drop duplicates by `request`, the request's id.
     """
 
     group_id: str
@@ -205,8 +206,9 @@ class ConsumeType(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """The position from which a client reads a queue without a stored offset. The broker only stores the
-    value.
+    """The position from which a client reads a queue without a stored offset.
+
+    The broker only stores the value.
     """
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"

@@ -102,8 +102,9 @@ def _member_record(
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
-    """Return the subscription of a member. `sent` is a record's value, or a member in a group's
-    description.
+    """Return the subscription of a member.
+
+    `sent` is a record's value, or a member in a group's description.
     """
     classic = getattr(sent, "classic_member_metadata", None)
     return records.MemberSubscription(

@@ -254,8 +254,9 @@ DEFAULT_MS = 24 * 3_600_000
 def read_deliveries(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
 ) -> DeliveryReport | None:
-    """Return the deliveries from `since_ms` (or the last day) to `to_ms`, or None without any. Raises
-    KafkaError.
+    """Return the deliveries from `since_ms` (or the last day) to `to_ms`, or None without any.
+
+    Raises KafkaError.
     """
     from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))

@@ -124,9 +124,7 @@ def place_of(suspect: SuspectLine) -> str:
 
 
 def suspect_text(suspect: SuspectLine, report: DeliveryReport, names: Names) -> str:
-    """Return a text such as `delivered 5 times (limit 5), released 4 times by a, b; archived, or a dead
-    letter`.
-    """
+    """Return a text such as `delivered 5 times (limit 5), released 4 times by a, b; archived`."""
     limit = f" (limit {report.delivery_limit})" if suspect.deliveries >= report.delivery_limit else ""
     parts = [f"delivered {_times(suspect.deliveries)}{limit}"]
     if suspect.releases:

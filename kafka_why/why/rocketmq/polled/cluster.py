@@ -244,8 +244,9 @@ class ClusterPoller:
         ]
 
     async def _offsets(self, group_id: str, queue: MessageQueue, notes: list[str]) -> QueueOffsets | None:
-        """Return the stored offset and the end of a queue, or None if the end is unknown. Failures are added
-        to `notes`.
+        """Return the stored offset and the end of a queue, or None if the end is unknown.
+
+        Failures are added to `notes`.
         """
         where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}

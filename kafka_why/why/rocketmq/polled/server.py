@@ -73,8 +73,9 @@ class Server:
             raise _unreadable(error) from error
 
     async def offset(self, code: RequestCode, fields: Fields) -> int | None:
-        """Send a request. Return the offset in the answer, or None if the server has none. Raises
-        ServerError.
+        """Send a request.
+
+        Return the offset in the answer, or None if the server has none. Raises ServerError.
         """
         try:
             header, _ = await self._invoke(code, fields, _TIMEOUT_S)
