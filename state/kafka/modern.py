@@ -5,7 +5,7 @@ their topics, their settings, their group epoch and their target assignment.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from msgspec import Struct, msgpack
@@ -76,26 +76,32 @@ def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
     return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
-def check_instance(
+M = TypeVar("M")
+
+
+def known_member(
     context: StepContext,
-    group: ConsumerGroup | StreamsGroup,
     request: ConsumerGroupHeartbeat | StreamsGroupHeartbeat,
-    rows: tuple[str, str],
-) -> None:
-    """Raise RequestRefused if the request's instance id belongs to no member or to another one, by one of
-    these two rows.
+    members: Mapping[str, M],
+    static_members: Mapping[str, str],
+    rows: tuple[str, str, str],
+) -> M:
+    """Return the member that sent the request. Raise RequestRefused, by one of these rows, if its instance id
+    belongs to no member or to another one, or if the sender is not a member.
     """
-    instance_id = request.instance_id
-    if instance_id is None:
-        return
-    owner_id = group.static_members.get(instance_id)
-    if owner_id is None:
-        message = f"No member of group {context.group_id} has the instance id {instance_id}."
-        raise RequestRefused(context.rule(rows[0]), ErrorCode.UNKNOWN_MEMBER_ID, message)
-    if owner_id != request.member_id:
-        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {request.member_id!r}."
-        error = ErrorCode.FENCED_INSTANCE_ID
-        raise RequestRefused(context.rule(rows[1]), error, message, EntryType.MEMBER_FENCED)
+    instance_id, member_id = request.instance_id, request.member_id
+    if instance_id is not None:
+        owner_id = static_members.get(instance_id)
+        if owner_id is None:
+            message = f"No member of group {context.group_id} has the instance id {instance_id}."
+            raise RequestRefused(context.rule(rows[0]), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        if owner_id != member_id:
+            message = f"Instance id {instance_id} belongs to member {owner_id}, not to {member_id!r}."
+            error = ErrorCode.FENCED_INSTANCE_ID
+            raise RequestRefused(context.rule(rows[1]), error, message, EntryType.MEMBER_FENCED)
+    if member_id not in members:
+        raise no_member(context, rows[2], member_id)
+    return members[member_id]
 
 
 def fenced(

@@ -41,14 +41,13 @@ from state.kafka.context import RuleId, StepContext, restart_group
 from state.kafka.modern import (
     RequestRefused,
     assigned_partitions,
-    check_instance,
     client_of,
     fenced,
     heartbeat_handler,
     is_blank,
     is_not,
+    known_member,
     merge_reported,
-    no_member,
     not_found,
     refusal,
 )
@@ -134,10 +133,7 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
             return _identify_joining(context, request)
         return _joining_with_instance(context, request, request.instance_id)
     group = context.group_of(ConsumerGroup)
-    check_instance(context, group, request, ("HB33", "HB34"))
-    member = group.members.get(request.member_id)
-    if member is None:
-        raise no_member(context, "HB24", request.member_id)
+    member = known_member(context, request, group.members, group.static_members, ("HB33", "HB34", "HB24"))
     return SenderIdentity(_check_epoch(context, request, member, owned), member.member_id, member)
 
 
@@ -227,10 +223,7 @@ def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bo
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member, or mark a static member as temporarily away. The member's epoch is not checked."""
     group, member_id = context.group_of(ConsumerGroup), request.member_id
-    check_instance(context, group, request, ("HB39", "HB40"))
-    member = group.members.get(member_id)
-    if member is None:
-        raise no_member(context, "HB37", member_id)
+    member = known_member(context, request, group.members, group.static_members, ("HB39", "HB40", "HB37"))
     epoch = request.member_epoch
     if epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         row = context.rule("HB42")

@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat, StreamsGroupHeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern import RequestRefused, bump, check_instance, fenced, no_member, settle_emptied
+from state.kafka.modern import RequestRefused, bump, fenced, known_member, settle_emptied
 from state.kafka.streams_group import NO_TASKS, Role, RoleTasks, StreamsGroup, StreamsGroupMember
 
 
@@ -37,10 +37,8 @@ def identify(
     if request.member_epoch == 0:
         _check_size(context, group, request)
         return _joining(context, group, request)
-    check_instance(context, group, request, ("KSH33", "KSH34"))
-    member = group.members.get(request.member_id)
-    if member is None:
-        raise no_member(context, "KSH25", request.member_id)
+    rows = ("KSH33", "KSH34", "KSH25")
+    member = known_member(context, request, group.members, group.static_members, rows)
     return StreamsSender(_check_epoch(context, request, member, owned), member)
 
 
@@ -179,10 +177,8 @@ def _replace_member(
 def leave(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member, or mark a static member as temporarily away. The member's epoch is not checked."""
     group, member_id, epoch = context.group_of(StreamsGroup), request.member_id, request.member_epoch
-    check_instance(context, group, request, ("KSH39", "KSH39"))
-    member = group.members.get(member_id)
-    if member is None:
-        raise no_member(context, "KSH38", member_id)
+    rows = ("KSH39", "KSH39", "KSH38")
+    member = known_member(context, request, group.members, group.static_members, rows)
     if request.shutdown_application:  # unlike Kafka only for a member (row KSB3)
         context.rule("KSB3")
         request_shutdown(context, group, member)
