@@ -19,7 +19,7 @@ from streaming.replica.follower import ReplicaFailed, RequestsFollower
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import (
     BatchCommitted,
-    PendingChanges,
+    FromReplica,
     ReplicaReport,
     ReplicaSeed,
     StartReplica,
@@ -53,7 +53,7 @@ def main() -> None:
         StateMachine(first_terms(start, seed), seed),
         topic_id=seed.identity.requests_topic_id,
         is_standby=start.is_standby,
-        on_pending=_send,
+        notify=_send,
     )
     gc.collect()
     gc.freeze()
@@ -88,10 +88,10 @@ def _report(follower: RequestsFollower) -> None:
         never.wait(_REPORT_INTERVAL_S)
 
 
-def _send(report: ReplicaReport | PendingChanges) -> None:
+def _send(message: FromReplica) -> None:
     """Write a message, which is lost if the service has ended. This process then ends, too."""
     with _sending, suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), encode_line(report))
+        os.write(sys.stdout.fileno(), encode_line(message))
 
 
 def write_traceback() -> None:

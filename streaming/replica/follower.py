@@ -20,7 +20,7 @@ from streaming.replica.audit import Audit, ReplicaPosition
 from streaming.replica.log_watch import LogWatch
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
-from streaming.replica.terms import BatchCommitted, PendingChanges, ReplicaReport, Terms
+from streaming.replica.terms import BatchCommitted, NextDeadline, PendingChanges, ReplicaReport, Terms
 
 # A replica that is further ahead stops answering, so that clients notice that the query does not keep up.
 LEAD_MAX_S = 300.0
@@ -86,8 +86,8 @@ class RequestsFollower:
     """A follower of the requests topic, which runs until `stop`. As a standby it does not answer until it is
     promoted.
 
-    `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets changes of pending
-    transactions. `wall_ms` is the clock by which the lag is measured.
+    `topic_id` is the id of the requests topic that the state belongs to. `notify` sends the service a message.
+    `wall_ms` is the clock by which the lag is measured.
 
     `run` calls `begin` once and then `round` repeatedly, while `responses` and `log_watch` work in threads of
     their own.
@@ -102,14 +102,14 @@ class RequestsFollower:
         *,
         topic_id: str,
         is_standby: bool = False,
-        on_pending: Callable[[PendingChanges], None] = lambda _: None,
+        notify: Callable[[PendingChanges | NextDeadline], None] = lambda _: None,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._layout = layout
         self._replica = replica
         self._machine = machine
-        self._on_pending = on_pending
+        self._notify = notify
         self._wall_ms = wall_ms
         self._now_s = now_s
         self._stopped = threading.Event()
@@ -117,6 +117,7 @@ class RequestsFollower:
         self._held = HeldRecords(machine) if is_standby else None
         self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
         self._committed: BatchCommitted | None = None
+        self._announced_ms: int | None = None
         self._answers = 0
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
@@ -202,6 +203,8 @@ class RequestsFollower:
         if self._held is not None:
             self._stand_by(self._held)
         self._append()
+        if self._held is None:
+            self._announce_deadline()
         self._update_lag()
         self._producer.poll(0)
 
@@ -291,7 +294,7 @@ class RequestsFollower:
     def _append(self) -> None:
         machine = self._machine
         if machine.answers.transactions:
-            self._on_pending(PendingChanges(records=machine.answers.transactions))
+            self._notify(PendingChanges(records=machine.answers.transactions))
             machine.answers.transactions = []
         records = machine.answers.drain()
         if not records:
@@ -318,6 +321,15 @@ class RequestsFollower:
             except BufferError:
                 self._producer.poll(_POLL_S)  # the query's answers follow
             self._answers += len(record.answers)
+
+    def _announce_deadline(self) -> None:
+        """Send the next deadline if it is earlier than the last one sent, or that one has passed."""
+        next_ms, announced_ms = self._machine.next_deadline_ms(), self._announced_ms
+        if next_ms is None or next_ms == announced_ms:
+            return
+        if announced_ms is None or next_ms < announced_ms or announced_ms <= self._machine.attested_ms:
+            self._announced_ms = next_ms
+            self._notify(NextDeadline(at_ms=next_ms))
 
     def _confirm_log(self) -> None:
         """Stop answering if the log may have lost records that the query has not read.

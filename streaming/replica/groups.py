@@ -72,6 +72,11 @@ class ReplicaGroups:
         for group_id in found:
             yield self.decoded(group_id)
 
+    @property
+    def next_due_ms(self) -> int | None:
+        """A time in ms before which no group has a deadline, None if no group has one."""
+        return self._due[0][0] if self._due else None
+
     def touched(self, group: DecodedGroup) -> None:
         """Update the scheduled deadline of the group."""
         at_ms, group_id = group.timeline.due_ms, group.timeline.group_id

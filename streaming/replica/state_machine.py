@@ -153,6 +153,18 @@ class StateMachine:
         number = partition_of(group_id, len(self.partitions))
         return self.partitions[number].changed_groups()
 
+    def next_deadline_ms(self) -> int | None:
+        """Return a time in ms before which no deadline fires, None if none is armed."""
+        return min(
+            (due for it in self.partitions.values() if (due := it.groups.next_due_ms) is not None),
+            default=None,
+        )
+
+    @property
+    def attested_ms(self) -> int:
+        """The time in ms up to which all deadlines have fired."""
+        return min(partition.attested_ms for partition in self.partitions.values())
+
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms. Raises InDoubt if they differ at times on which it has acted.
 
@@ -204,7 +216,7 @@ class Partition:
         self._answers = answers
         self._step = step
         self._admission = Admission(terms.layout, number, terms.shards, terms.skip)
-        self._attested_ms = 0
+        self.attested_ms = 0
         self._owner_seen_ms: int | None = None
 
     def change_terms(self, terms: Terms) -> None:
@@ -254,8 +266,8 @@ class Partition:
         if epoch == self._terms.owner_epoch:
             self._owner_seen_ms = record.at_ms
         attested_ms = min(clock.time_ms, record.at_ms)
-        if attested_ms > self._attested_ms:
-            self._attested_ms = attested_ms
+        if attested_ms > self.attested_ms:
+            self.attested_ms = attested_ms
             for group in self.groups.due(attested_ms):
                 group.fire_until(attested_ms, self._answers)
                 self.groups.touched(group)
@@ -265,11 +277,11 @@ class Partition:
         """Apply or refuse the messages of a record."""
         if self.has_ended:
             return
-        if record.at_ms <= self._attested_ms:
+        if record.at_ms <= self.attested_ms:
             # The query may have applied it before the deadlines that the replica has fired.
             raise InDoubt(
                 f"record {record.partition}-{record.offset} was appended at {record.at_ms}, but a clock "
-                f"record before it attests {self._attested_ms}"
+                f"record before it attests {self.attested_ms}"
             )
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
         for message in self._admission.messages(row):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -63,6 +64,12 @@ class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
     records: list[tuple[bytes, bytes | None]]
 
 
+class NextDeadline(Struct, frozen=True, kw_only=True, tag=True):
+    """The time in ms of the next deadline of any group. Clock records before that time fire nothing."""
+
+    at_ms: int
+
+
 class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
     """The state of a replica. A `difference` ends the replica."""
 
@@ -85,12 +92,11 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
 # All three raise msgspec.DecodeError.
 decode_start = msgspec.json.Decoder(StartReplica).decode
 decode_command = msgspec.json.Decoder[PromoteReplica | BatchCommitted](PromoteReplica | BatchCommitted).decode
-decode_report = msgspec.json.Decoder[ReplicaReport | PendingChanges](ReplicaReport | PendingChanges).decode
+FromReplica: TypeAlias = ReplicaReport | PendingChanges | NextDeadline
+decode_report = msgspec.json.Decoder[FromReplica](FromReplica).decode
 
 
-def encode_line(
-    message: StartReplica | PromoteReplica | BatchCommitted | ReplicaReport | PendingChanges,
-) -> bytes:
+def encode_line(message: StartReplica | PromoteReplica | BatchCommitted | FromReplica) -> bytes:
     """Encode a message as it is sent."""
     return msgspec.json.encode(message) + b"\n"
 

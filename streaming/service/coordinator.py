@@ -28,7 +28,7 @@ from streaming.query.operator import Operator
 from streaming.query.session import Session
 from streaming.query.storage import storage_at
 from streaming.service.can_continue import check_topic, reporting_losses
-from streaming.service.clock.pace import Pace
+from streaming.service.clock.pace import DeadlinePace, MembersPace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, MembersWatcher, Ticker
 from streaming.service.outages.outage import FirstRequest, acted_so_far, watch_for_first_request
 from streaming.service.ownership.lease import Lease, StandbyThread
@@ -80,10 +80,14 @@ class Coordinator(Startable):
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None
         self._ticker: Ticker | None = None
-        self._pace = Pace(
-            options.layout.request_partitions,
-            options.tick_interval_ms,
-            rest_interval_ms=0 if options.replica else options.rest_interval_ms,
+        self._pace = (
+            DeadlinePace(options.tick_interval_ms, self._knows_deadlines)
+            if options.replica
+            else MembersPace(
+                options.layout.request_partitions,
+                options.tick_interval_ms,
+                rest_interval_ms=options.rest_interval_ms,
+            )
         )
         self._lease: Lease | None = None
         self._first_request: FirstRequest | None = None
@@ -236,7 +240,7 @@ class Coordinator(Startable):
             pace=self._pace,
         )
         started.enter_context(self._ticker)
-        if not options.replica:  # with a replica, clock records cost no batch, so they stay frequent
+        if isinstance(self._pace, MembersPace):
             started.enter_context(MembersWatcher(config, layout, self._pace))
         started.enter_context(TopicWatcher(config, layout, interval_ms=options.topic_interval_ms))
         started.enter_context(self._transactions)
@@ -255,17 +259,21 @@ class Coordinator(Startable):
 
         Reading the state takes as long as starting the query, so both run at once.
         """
-        if not self.options.replica:
+        if not isinstance(self._pace, DeadlinePace):
             return
         self._replica = Replica(
             ours,
             self.options.folder,
             on_pending=self._transactions.report,
+            on_deadline=self._pace.deadline_at,
             now_ms=lambda: NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms,
         )
         if self.options.standby or ours.checkpoint.record().epochs:
             self._replica.stand_by(lambda: session.spark)
             started.callback(self._replica.end)
+
+    def _knows_deadlines(self) -> bool:
+        return self._replica is not None and self._replica.is_answering()
 
     def _lead_when_free(
         self,

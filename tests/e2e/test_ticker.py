@@ -12,7 +12,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import TopicReader
-from streaming.service.clock.pace import Pace
+from streaming.service.clock.pace import MembersPace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, MembersWatcher, Ticker
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
@@ -115,7 +115,7 @@ def comes_to_rest(broker: EmbeddedBroker, layout: TopicLayout) -> bool:
     return len(rounds_of(broker, layout)) == rounds
 
 
-def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
+def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: MembersPace) -> None:
     """Report a batch that has read all requests, as the supervisor does."""
     with TopicReader(broker.client_config) as reader:
         ends = reader.ends(reader.partitions_of(layout.requests_topic))
@@ -126,7 +126,7 @@ def test_clock_records_are_rare_while_no_group_has_a_member(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.service.clock.ticker.POLL_S", 0.05)
-    pace = Pace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
+    pace = MembersPace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
     watcher = MembersWatcher(broker.client_config, layout, pace)
     producer = kafka_clients.producer(broker.client_config)
     producer.send(layout.groups_topic, key=b"group", value=b'{"members":[{}]}').get(timeout=30)

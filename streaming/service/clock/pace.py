@@ -1,27 +1,122 @@
-"""The pace of clock records: frequent while a deadline may come, rare while no group has a member.
+"""The pace of clock records.
 
 Only deadlines wait for clock records. Requests do not, because a request's own append time advances its
-group. So clock records may be rare while no group has a member or a client. Offset retention and the expiry
-of locks and of unused member ids are then late by one pause at most.
-
-The groups topic shows if a group has a member. It is read to its end after a batch has processed the last
-request (`streaming.service.clock.ticker`). Any later request makes clock records frequent again.
+group. So clock records may be rare while no deadline comes.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 REST_INTERVAL_MS = 2_000
 """The interval of clock records while no group has a member."""
 QUIET_S = 3.0
 """After the last request, clock records stay frequent for this long."""
+BETWEEN_DEADLINES_MS = 250
+"""The interval of clock records between deadlines that the replica has announced. It answers no request if
+none has come for a second (`streaming.replica.state_machine`)."""
 
 
-class Pace:
-    """The policy for the pause between two clock records. Safe for threads.
+class Pace(Protocol):
+    """The policy for the pauses between clock records. Safe for threads."""
 
-    The ticker reports the offsets of its records, the supervisor the offsets read by batches, and the members
+    @property
+    def longest_interval_ms(self) -> int:
+        """The longest interval between clock records."""
+
+    def appended(self, offsets: Sequence[int]) -> None:
+        """Record that the ticker has appended a clock record to each partition, with these offsets."""
+
+    def batch_read(self, ends: Mapping[int, int]) -> None:
+        """Record that a committed batch has read the partitions up to these offsets."""
+
+    def attests_at_once(self, attested_ms: int) -> bool:
+        """Return True if a second round has to attest the time of the first one, which is `attested_ms`."""
+
+    def wait(self, attested_ms: int) -> None:
+        """Wait until the next clock record is due, or until `hurry` is called. The last one was appended at
+        `attested_ms`.
+        """
+
+    def hurry(self) -> None:
+        """End the current wait, or the next one."""
+
+
+class DeadlinePace:
+    """The pace while a replica announces the next deadline: rare until then, and a round at that time. While
+    it does not (`knows_deadlines`), clock records are `interval_ms` apart, as are rounds for deadlines that
+    follow each other.
+    """
+
+    def __init__(
+        self,
+        interval_ms: int,
+        knows_deadlines: Callable[[], bool],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval_s = interval_ms / 1000
+        self._rest_interval_s = max(BETWEEN_DEADLINES_MS, interval_ms) / 1000
+        self._knows_deadlines = knows_deadlines
+        self._now_s = now_s
+        self._changed = threading.Condition()
+        self._deadline_ms: int | None = None
+        self._is_hurried = False
+        self._attested_at_once_s = float("-inf")
+
+    @property
+    def longest_interval_ms(self) -> int:
+        return round(self._rest_interval_s * 1000)
+
+    def appended(self, offsets: Sequence[int]) -> None: ...
+
+    def batch_read(self, ends: Mapping[int, int]) -> None: ...
+
+    def deadline_at(self, at_ms: int) -> None:
+        """Record that a deadline fires at this time, in ms of the broker's clock."""
+        with self._changed:
+            if self._deadline_ms is None or at_ms < self._deadline_ms:
+                self._deadline_ms = at_ms
+                self._changed.notify()
+
+    def attests_at_once(self, attested_ms: int) -> bool:
+        with self._changed:
+            if self._deadline_ms is not None and self._deadline_ms <= attested_ms:
+                self._deadline_ms = None
+            elif self._knows_deadlines():
+                return False
+            self._attested_at_once_s = self._now_s()
+            return True
+
+    def wait(self, attested_ms: int) -> None:
+        began_s = self._now_s()
+        pause_s = self._rest_interval_s if self._knows_deadlines() else self._interval_s
+        with self._changed:
+            while not self._is_hurried:
+                until_s = began_s + pause_s
+                if self._deadline_ms is not None:
+                    # One ms more, because the broker's clock counts whole ones.
+                    deadline_s = began_s + (self._deadline_ms + 1 - attested_ms) / 1000
+                    until_s = min(until_s, max(deadline_s, self._attested_at_once_s + self._interval_s))
+                if not self._changed.wait(max(0.0, until_s - self._now_s())):
+                    return
+            self._is_hurried = False
+
+    def hurry(self) -> None:
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify()
+
+
+class MembersPace:
+    """The pace without a replica: frequent while a deadline may come, rare while no group has a member or a
+    client. Offset retention and the expiry of locks and of unused member ids are then late by one pause at
+    most.
+
+    The groups topic shows if a group has a member. It is read to its end after a batch has processed the last
+    request (`streaming.service.clock.ticker`). Any later request makes clock records frequent again. The
+    ticker reports the offsets of its records, the supervisor the offsets read by batches, and the members
     watcher that no group has members. `interval_ms` is the interval while a deadline may come.
     """
 
@@ -50,11 +145,9 @@ class Pace:
 
     @property
     def longest_interval_ms(self) -> int:
-        """The longest interval between clock records."""
         return round(self._rest_interval_s * 1000)
 
     def appended(self, offsets: Sequence[int]) -> None:
-        """Record that the ticker has appended a clock record to each partition, with these offsets."""
         with self._lock:
             for partition, offset in enumerate(offsets):
                 if offset != self._next[partition]:
@@ -63,7 +156,6 @@ class Pace:
                 self._next[partition] = offset + 1
 
     def batch_read(self, ends: Mapping[int, int]) -> None:
-        """Record that a committed batch has read the partitions up to these offsets."""
         with self._lock:
             for partition, end in ends.items():
                 unread = self._unread.get(partition)
@@ -93,13 +185,15 @@ class Pace:
         with self._lock:
             return self._no_member_at_s > self._request_at_s
 
-    def wait(self) -> None:
-        """Wait until the next clock record is due, or until `hurry` is called."""
+    def attests_at_once(self, attested_ms: int) -> bool:
+        """Return True: a deadline may always be due."""
+        return True
+
+    def wait(self, attested_ms: int) -> None:
         self._sooner.wait(self._rest_interval_s if self.is_resting() else self._interval_s)
         self._sooner.clear()
 
     def hurry(self) -> None:
-        """End the current wait, or the next one."""
         self._sooner.set()
 
     def _see_request(self) -> None:

@@ -20,7 +20,7 @@ from kafka_why.contract.codec import UNREADABLE, clock_record
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread, Closeable
 from kafka_why.topic_reader import FollowerThread, TopicReader
-from streaming.service.clock.pace import Pace
+from streaming.service.clock.pace import MembersPace, Pace
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
 
 DEFAULT_INTERVAL_MS = 100
@@ -62,7 +62,7 @@ class Ticker(BackgroundThread):
         self._interval_s = interval_ms / 1000
         self._clock_lag_ms = clock_lag_ms
         self._wall_ms = wall_ms
-        self.pace = pace or Pace(partitions, interval_ms)
+        self.pace = pace or MembersPace(partitions, interval_ms)
         super().__init__("ticker")
         self._attested_at_s = time.monotonic()
         self._failing_since_s: float | None = None
@@ -99,15 +99,15 @@ class Ticker(BackgroundThread):
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
             try:
-                # The first append shows the broker's time. The second attests it at once instead of a round
-                # later.
                 self._append(appender)
-                self._append(appender)
+                # The next round attests the broker's time that this one shows.
+                if self.pace.attests_at_once(self.attested_ms):
+                    self._append(appender)
             except KafkaError as error:
                 self._failed(f"the broker acknowledges no clock record: {error}")
                 self._stopped.wait(self._interval_s)
                 continue
-            self.pace.wait()
+            self.pace.wait(self.attested_ms)
 
     def _append(self, appender: "_Appender") -> None:
         appended = appender.append(self.attested_ms)
@@ -189,7 +189,7 @@ class _Appender(Closeable):
         self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)
 
 
-# The members watcher: it reads from the groups topic if any group has members (`Pace`).
+# The members watcher: it reads from the groups topic if any group has members (`MembersPace`).
 
 
 POLL_S = 1.0
@@ -243,7 +243,7 @@ class MembersWatcher(FollowerThread):
 
     _retried = Exception  # without this thread, clock records stay frequent
 
-    def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: Pace) -> None:
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: MembersPace) -> None:
         self._client_config = client_config
         self._layout = layout
         self._pace = pace

@@ -20,7 +20,8 @@ from kafka_why.topic_reader import TopicReader
 from streaming.query.pipeline import read_state
 from streaming.replica.terms import (
     BatchCommitted,
-    PendingChanges,
+    FromReplica,
+    NextDeadline,
     PromoteReplica,
     ReplicaReport,
     ReplicaSeed,
@@ -39,9 +40,13 @@ class ReplicaProcess:
     """
 
     def __init__(
-        self, start: StartReplica, on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
+        self,
+        start: StartReplica,
+        on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None,
+        on_deadline: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._on_pending = on_pending
+        self._on_deadline = on_deadline
         self.report = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its process starts")
         self.reported_s = time.monotonic()
         self._seed = Path(start.seed)
@@ -68,12 +73,14 @@ class ReplicaProcess:
             return self.report.reason
         return f"its process ended with {code}"
 
-    def _take(self, message: ReplicaReport | PendingChanges) -> None:
+    def _take(self, message: FromReplica) -> None:
         if isinstance(message, ReplicaReport):
             self.report, self.reported_s = message, time.monotonic()
-            return
-        for key, value in message.records:
-            self._on_pending(key, value)
+        elif isinstance(message, NextDeadline):
+            self._on_deadline(message.at_ms)
+        else:
+            for key, value in message.records:
+                self._on_pending(key, value)
 
     def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
         """Send a message to the replica. It is lost if the process has ended."""

@@ -75,8 +75,8 @@ class Replica:
     is called by one thread at a time. `own` has to be called with the epoch of the owner's claim before
     `follow`.
 
-    `folder` is for its seeds. `on_pending` gets, in a thread, what the query will write to the transactions
-    topic with its next batch.
+    `folder` is for its seeds. A thread calls `on_pending` with what the query will write to the transactions
+    topic with its next batch, and `on_deadline` with the time in ms of the next deadline.
     """
 
     def __init__(
@@ -85,9 +85,11 @@ class Replica:
         folder: Path,
         *,
         on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None,
+        on_deadline: Callable[[int], None] = lambda _: None,
         now_ms: Callable[[], float],
     ) -> None:
         self._on_pending = on_pending
+        self._on_deadline = on_deadline
         self._client_config = ours.client_config
         self._layout = ours.layout
         self._checkpoint = ours.checkpoint
@@ -296,7 +298,7 @@ class Replica:
                 seed=str(write_seed(self._folder, seed)),
                 is_standby=is_standby,
             )
-            process = ReplicaProcess(start, self._on_pending)
+            process = ReplicaProcess(start, self._on_pending, self._on_deadline)
             if promotion is not None:
                 process.send(promotion)
             self._process = process

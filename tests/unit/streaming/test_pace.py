@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from streaming.service.clock.pace import Pace
+from streaming.service.clock.pace import BETWEEN_DEADLINES_MS, DeadlinePace, MembersPace
 
 INTERVAL_MS, REST_INTERVAL_MS, QUIET_S = 100, 2_000, 3.0
 
@@ -24,15 +24,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pace(clock: Clock) -> Pace:
+def pace(clock: Clock) -> MembersPace:
     """Return the pace of a topic of two partitions; a batch has read all of it: ten and twenty records."""
-    pace = Pace(2, INTERVAL_MS, rest_interval_ms=REST_INTERVAL_MS, quiet_s=QUIET_S, now_s=clock)
+    pace = MembersPace(2, INTERVAL_MS, rest_interval_ms=REST_INTERVAL_MS, quiet_s=QUIET_S, now_s=clock)
     pace.appended([9, 19])
     pace.batch_read({0: 10, 1: 20})
     return pace
 
 
-def rest(pace: Pace, clock: Clock) -> None:
+def rest(pace: MembersPace, clock: Clock) -> None:
     """No request comes for a while, and no group has a member."""
     clock.now_s += QUIET_S + 1
     assert pace.needs_members_check()
@@ -41,7 +41,7 @@ def rest(pace: Pace, clock: Clock) -> None:
     clock.now_s += 1
 
 
-def test_clock_records_are_frequent_until_all_groups_are_empty(pace: Pace, clock: Clock) -> None:
+def test_clock_records_are_frequent_until_all_groups_are_empty(pace: MembersPace, clock: Clock) -> None:
     assert not pace.needs_members_check(), "the start counts as a request"
     clock.now_s += QUIET_S + 1
     assert pace.needs_members_check()
@@ -62,7 +62,7 @@ def test_clock_records_are_frequent_until_all_groups_are_empty(pace: Pace, clock
     ids=["clock records", "a request appended", "a request read"],
 )
 def test_request_ends_the_slow_pace_but_own_clock_records_do_not(
-    pace: Pace, clock: Clock, appended: list[int] | None, read: dict[int, int], rests: bool
+    pace: MembersPace, clock: Clock, appended: list[int] | None, read: dict[int, int], rests: bool
 ) -> None:
     rest(pace, clock)
     if appended is not None:
@@ -71,7 +71,9 @@ def test_request_ends_the_slow_pace_but_own_clock_records_do_not(
     assert pace.is_resting() == rests
 
 
-def test_slow_pace_does_not_start_while_a_request_waits_for_its_batch(pace: Pace, clock: Clock) -> None:
+def test_slow_pace_does_not_start_while_a_request_waits_for_its_batch(
+    pace: MembersPace, clock: Clock
+) -> None:
     pace.appended([11, 20])  # a request has offset 10
     pace.appended([12, 21])
     pace.batch_read({0: 10, 1: 22})
@@ -83,7 +85,7 @@ def test_slow_pace_does_not_start_while_a_request_waits_for_its_batch(pace: Pace
 
 
 def test_unread_request_of_the_last_coordinator_prevents_the_slow_pace(clock: Clock) -> None:
-    pace = Pace(1, INTERVAL_MS, now_s=clock)
+    pace = MembersPace(1, INTERVAL_MS, now_s=clock)
     pace.appended([500])
     clock.now_s += 60
     assert not pace.needs_members_check()
@@ -92,12 +94,65 @@ def test_unread_request_of_the_last_coordinator_prevents_the_slow_pace(clock: Cl
 
 
 def test_request_ends_a_pause_at_once() -> None:
-    pace = Pace(1, INTERVAL_MS, rest_interval_ms=60_000, quiet_s=0)
+    pace = MembersPace(1, INTERVAL_MS, rest_interval_ms=60_000, quiet_s=0)
     pace.appended([0])
     pace.batch_read({0: 1})
     pace.no_member(time.monotonic())
     assert pace.is_resting()
     threading.Timer(0.05, pace.batch_read, [{0: 2}]).start()
     began_s = time.monotonic()
-    pace.wait()
+    pace.wait(0)
     assert time.monotonic() - began_s < 30
+
+
+AT_MS = 1_000_000
+"""The broker's time of the last clock record."""
+
+
+def announced(*deadlines_ms: int, knows: bool = True) -> DeadlinePace:
+    pace = DeadlinePace(INTERVAL_MS, lambda: knows)
+    for at_ms in deadlines_ms:
+        pace.deadline_at(at_ms)
+    return pace
+
+
+def waited_ms(pace: DeadlinePace) -> float:
+    began_s = time.monotonic()
+    pace.wait(AT_MS)
+    return (time.monotonic() - began_s) * 1000
+
+
+@pytest.mark.parametrize(
+    ("pace", "least_ms", "attests"),
+    [
+        (announced(), BETWEEN_DEADLINES_MS, False),
+        (announced(AT_MS + 60_000), BETWEEN_DEADLINES_MS, False),
+        (announced(AT_MS + 60_000, AT_MS + 30, AT_MS + 90), 30, False),
+        (announced(knows=False), INTERVAL_MS, True),
+        (announced(AT_MS), 0, True),
+        (announced(AT_MS + 1), 1, False),
+    ],
+)
+def test_next_clock_record_comes_at_the_next_deadline(
+    pace: DeadlinePace, least_ms: int, attests: bool
+) -> None:
+    assert waited_ms(pace) >= least_ms
+    assert pace.attests_at_once(AT_MS) is attests
+
+
+def test_deadline_announced_meanwhile_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.service.clock.pace.BETWEEN_DEADLINES_MS", 60_000)
+    pace = announced()
+    threading.Timer(0.05, pace.deadline_at, [AT_MS + 1]).start()
+    assert waited_ms(pace) < 30_000
+
+
+def test_rounds_for_deadlines_are_an_interval_apart() -> None:
+    pace = announced(AT_MS)
+    assert pace.attests_at_once(AT_MS)
+    pace.deadline_at(AT_MS + 1)
+    assert waited_ms(pace) >= INTERVAL_MS - 20, (
+        "a crowd of deadlines costs no more than without announcements"
+    )
+    assert not pace.attests_at_once(AT_MS), "the deadline has not come"
+    assert pace.attests_at_once(AT_MS + 1)
