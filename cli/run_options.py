@@ -223,7 +223,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option(
         "--batch-interval-ms",
         type=WholeNumber(0),
-        help="Interval of the query's batches, and so of views and history; default: "
+        help="Shortest interval of the query's batches, and so of views and history; default: "
         f"{REPLICA_BATCH_INTERVAL_MS} with a replica, else 0.",
     ),
     click.option(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -153,8 +153,26 @@ def cluster_options(client_config: ClientConfig) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in client_config.java_settings().items()}
 
 
+class BatchStart(NamedTuple):
+    """The start of batches: at least `interval_ms` apart, and with this many new records in the requests
+    topic, or `max_delay_ms` after the last batch.
+    """
+
+    interval_ms: int = 0
+    records: int = 1
+    max_delay_ms: int = 0
+
+
+AT_ONCE = BatchStart()
+"""A batch begins when the last one has ended and there is a new record."""
+
+
 def read_requests(
-    spark: SparkSession, client_config: ClientConfig, layout: TopicLayout, new_from: str = "earliest"
+    spark: SparkSession,
+    client_config: ClientConfig,
+    layout: TopicLayout,
+    new_from: str = "earliest",
+    batches: BatchStart = AT_ONCE,
 ) -> DataFrame:
     """Read the requests topic. A new checkpoint starts at its beginning (or where Spark's option
     `startingOffsets` says), an old one where it stopped.
@@ -170,6 +188,8 @@ def read_requests(
         .option("kafka.default.api.timeout.ms", ENDS_TIMEOUT_MS)
         .option("kafka.request.timeout.ms", ENDS_TIMEOUT_MS)
         .option("fetchOffset.numRetries", ENDS_TRIES)
+        .option("minOffsetsPerTrigger", batches.records)
+        .option("maxTriggerDelay", f"{batches.max_delay_ms}ms")
         .load()
     )
 
@@ -182,15 +202,14 @@ def start(
     owner_epoch: int | None = None,
     demand: Demand | None = None,
     guard: OwnerGuard | None = None,
-    batch_interval_ms: int = 0,
+    batches: BatchStart = AT_ONCE,
 ) -> StreamingQuery:
     """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it.
 
-    `demand` are the requirements on executors, if any. Batches begin `batch_interval_ms` apart, or later if a
-    batch takes longer.
+    `demand` are the requirements on executors, if any.
     """
     layout = operator.layout
-    requests = read_requests(spark, client_config, layout)
+    requests = read_requests(spark, client_config, layout, batches=batches)
     checks: list[Callable[[], None]] = []
     if demand is not None:
         checks.append(with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId).check)
@@ -198,7 +217,7 @@ def start(
         checks.append(guard.check)
     function = WorkerFunction(operator, tuple(checks))
     output = coordinate(requests, function, owner_epoch, shards=operator.shards)
-    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batch_interval_ms)
+    return write_output(output, QUERY_NAME, client_config, layout, checkpoint_dir, batches.interval_ms)
 
 
 def write_output(

@@ -62,6 +62,8 @@ class Answers:
         self._packs: dict[int, _Pack] = {}
         self._records: list[EarlyRecord] = []
         self.size_bytes = 0
+        self.is_incomplete = False
+        """True if the query will write more than these answers."""
         self.transactions: list[tuple[bytes, bytes | None]] = []
         """Keys and values that the query will write to the transactions topic."""
 
@@ -74,6 +76,7 @@ class Answers:
             self._left_to_query.discard(request)
             return
         if self.is_silent:
+            self.is_incomplete = True
             return
         value, _ = response_value(reply, self._response_max_bytes)
         self.size_bytes += len(value)
@@ -96,6 +99,12 @@ class Answers:
             self._close(reply.reply_partition)
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
+        if effects.history or (
+            effects.pushes
+            if isinstance(effects, rocketmq.Effects)
+            else effects.offsets or effects.transactions
+        ):
+            self.is_incomplete = True
         if self.is_silent or isinstance(effects, rocketmq.Effects):
             for reply in effects.replies:
                 self._answer(reply, [])
@@ -125,6 +134,7 @@ class Answers:
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         self._left_to_query.add(request_id)
+        self.is_incomplete = True
         if self.is_silent or not isinstance(request, DescribeGroup) or request.lists_changed is not True:
             return
         changed = self._list_changed(request.group_id)
@@ -142,7 +152,8 @@ class Answers:
         self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:
-        """Do nothing, because the query writes it."""
+        """Leave it to the query."""
+        self.is_incomplete = True
 
     def drain(self) -> list[EarlyRecord]:
         """Return and clear the records to append."""

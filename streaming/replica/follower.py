@@ -20,7 +20,14 @@ from streaming.replica.audit import Audit, ReplicaPosition
 from streaming.replica.log_watch import LogWatch
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
-from streaming.replica.terms import BatchCommitted, NextDeadline, PendingChanges, ReplicaReport, Terms
+from streaming.replica.terms import (
+    BatchCommitted,
+    BatchWanted,
+    NextDeadline,
+    PendingChanges,
+    ReplicaReport,
+    Terms,
+)
 
 # A replica that is further ahead stops answering, so that clients notice that the query does not keep up.
 LEAD_MAX_S = 300.0
@@ -86,8 +93,8 @@ class RequestsFollower:
     """A follower of the requests topic, which runs until `stop`. As a standby it does not answer until it is
     promoted.
 
-    `topic_id` is the id of the requests topic that the state belongs to. `notify` sends the service a message.
-    `wall_ms` is the clock by which the lag is measured.
+    `topic_id` is the id of the requests topic that the state belongs to. `notify` sends a message to the
+    service. `wall_ms` is the clock by which the lag is measured.
 
     `run` calls `begin` once and then `round` repeatedly, while `responses` and `log_watch` work in threads of
     their own.
@@ -102,7 +109,7 @@ class RequestsFollower:
         *,
         topic_id: str,
         is_standby: bool = False,
-        notify: Callable[[PendingChanges | NextDeadline], None] = lambda _: None,
+        notify: Callable[[PendingChanges | NextDeadline | BatchWanted], None] = lambda _: None,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -118,6 +125,7 @@ class RequestsFollower:
         self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
         self._committed: BatchCommitted | None = None
         self._announced_ms: int | None = None
+        self._wants_batch = False
         self._answers = 0
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
@@ -189,6 +197,7 @@ class RequestsFollower:
         batch, self._committed = self._committed, None
         if batch is not None:
             self._machine.committed(batch.ends, batch.watermark_ms)
+            self._wants_batch = False
         first = self._consumer.poll(_POLL_S)
         if first is not None:
             self._confirm_log()
@@ -204,7 +213,7 @@ class RequestsFollower:
             self._stand_by(self._held)
         self._append()
         if self._held is None:
-            self._announce_deadline()
+            self._announce()
         self._update_lag()
         self._producer.poll(0)
 
@@ -322,8 +331,11 @@ class RequestsFollower:
                 self._producer.poll(_POLL_S)  # the query's answers follow
             self._answers += len(record.answers)
 
-    def _announce_deadline(self) -> None:
-        """Send the next deadline if it is earlier than the last one sent, or that one has passed."""
+    def _announce(self) -> None:
+        """Tell the service when clock records are needed: at the next deadline, and for a batch."""
+        if self._machine.awaits_batch and not self._wants_batch:
+            self._wants_batch = True
+            self._notify(BatchWanted())
         next_ms, announced_ms = self._machine.next_deadline_ms(), self._announced_ms
         if next_ms is None or next_ms == announced_ms:
             return

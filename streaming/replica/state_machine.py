@@ -133,6 +133,9 @@ class StateMachine:
         self.is_owned = False
         self.is_permitted = False
         """True if answers may be given. False until the reader has reached the end of the topic."""
+        self._unwritten: dict[int, tuple[int, int]] = {}
+        # By partition: the offset after the last record for which the query writes more than early answers,
+        # and the time until which deadlines fired before it.
         count = terms.layout.request_partitions
         entries: dict[int, dict[str, codec.StoredGroup]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
@@ -147,7 +150,11 @@ class StateMachine:
     def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
         """Record that the query has committed a batch (`streaming.replica.terms.BatchCommitted`)."""
         for number, partition in self.partitions.items():
-            partition.changed.committed(ends.get(number, 0), watermark_ms)
+            end = ends.get(number, 0)
+            partition.changed.committed(end, watermark_ms)
+            unwritten_end, fired_ms = self._unwritten.get(number, (0, 0))
+            if unwritten_end <= end and fired_ms < watermark_ms:
+                self._unwritten.pop(number, None)
 
     def _list_changed(self, group_id: str) -> list[ListedGroup] | None:
         number = partition_of(group_id, len(self.partitions))
@@ -155,10 +162,13 @@ class StateMachine:
 
     def next_deadline_ms(self) -> int | None:
         """Return a time in ms before which no deadline fires, None if none is armed."""
-        return min(
-            (due for it in self.partitions.values() if (due := it.groups.next_due_ms) is not None),
-            default=None,
-        )
+        due_ms = [partition.groups.next_due_ms for partition in self.partitions.values()]
+        return min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
+
+    @property
+    def awaits_batch(self) -> bool:
+        """True if the query has yet to write more than early answers."""
+        return bool(self._unwritten)
 
     @property
     def attested_ms(self) -> int:
@@ -191,6 +201,10 @@ class StateMachine:
         else:
             partition.apply_clock(record, clock)
         partition.next_offset = record.offset + 1
+        if self.answers.is_incomplete:
+            self.answers.is_incomplete = False
+            _, fired_ms = self._unwritten.get(record.partition, (0, 0))
+            self._unwritten[record.partition] = partition.next_offset, acted_ms if clock else fired_ms
 
 
 class Partition:

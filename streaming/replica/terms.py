@@ -70,6 +70,10 @@ class NextDeadline(Struct, frozen=True, kw_only=True, tag=True):
     at_ms: int
 
 
+class BatchWanted(Struct, frozen=True, kw_only=True, tag=True):
+    """The message that the query has more to write than the replica's answers. Otherwise it may wait."""
+
+
 class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
     """The state of a replica. A `difference` ends the replica."""
 
@@ -92,7 +96,7 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
 # All three raise msgspec.DecodeError.
 decode_start = msgspec.json.Decoder(StartReplica).decode
 decode_command = msgspec.json.Decoder[PromoteReplica | BatchCommitted](PromoteReplica | BatchCommitted).decode
-FromReplica: TypeAlias = ReplicaReport | PendingChanges | NextDeadline
+FromReplica: TypeAlias = ReplicaReport | PendingChanges | NextDeadline | BatchWanted
 decode_report = msgspec.json.Decoder[FromReplica](FromReplica).decode
 
 

@@ -36,6 +36,7 @@ from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.coordinating import Continuity, CoordinatorsQuery, QueryCallbacks
 from streaming.service.query.spark_keeper import Rehearsal, starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
+from streaming.service.replica.process import ReplicaListener
 from streaming.service.replica.supervision import Replica
 from streaming.service.share_state.thread import ShareStateThread, is_surely_owner
 from streaming.service.starts import Options, StartTimes, announce, begin_epoch, config_epochs
@@ -264,8 +265,7 @@ class Coordinator(Startable):
         self._replica = Replica(
             ours,
             self.options.folder,
-            on_pending=self._transactions.report,
-            on_deadline=self._pace.deadline_at,
+            ReplicaListener(self._transactions.report, self._pace.deadline_at, self._pace.want_batch),
             now_ms=lambda: NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms,
         )
         if self.options.standby or ours.checkpoint.record().epochs:

@@ -19,8 +19,9 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
+from streaming.query.pipeline import BatchStart
 from streaming.query.session import LOOPBACK
-from streaming.service.clock.pace import REST_INTERVAL_MS
+from streaming.service.clock.pace import BATCH_DELAY_MS, BATCH_RECORDS, REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S, Acted
 from streaming.service.request_appender import append_records
@@ -142,7 +143,7 @@ class Options:
     ui_host: str = LOOPBACK
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
-    rest_interval_ms: int = REST_INTERVAL_MS  # of clock records while no group has a member (`Pace`)
+    rest_interval_ms: int = REST_INTERVAL_MS  # of clock records while no group has a member (`MembersPace`)
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replica: bool = True
@@ -164,11 +165,18 @@ class Options:
     spark: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def interval_ms(self) -> int:
-        """The interval of the query's batches in ms."""
-        if self.batch_interval_ms is not None:
-            return self.batch_interval_ms
-        return REPLICA_BATCH_INTERVAL_MS if self.replica else 0
+    def batches(self) -> BatchStart:
+        """The start of the query's batches. Without a replica clients wait for them, so none waits for more
+        records.
+        """
+        if not self.replica:
+            return BatchStart(self.batch_interval_ms or 0)
+        interval_ms = self.batch_interval_ms
+        return BatchStart(
+            REPLICA_BATCH_INTERVAL_MS if interval_ms is None else interval_ms,
+            BATCH_RECORDS * self.layout.request_partitions,
+            BATCH_DELAY_MS,
+        )
 
 
 # The pauses before restarts.

@@ -13,6 +13,9 @@ REST_INTERVAL_MS = 2_000
 """The interval of clock records while no group has a member."""
 QUIET_S = 3.0
 """After the last request, clock records stay frequent for this long."""
+BATCH_RECORDS = 24
+"""With a replica a batch begins when a partition has this many new records, or after BATCH_DELAY_MS."""
+BATCH_DELAY_MS = 5_000
 BETWEEN_DEADLINES_MS = 250
 """The interval of clock records between deadlines that the replica has announced. It answers no request if
 none has come for a second (`streaming.replica.state_machine`)."""
@@ -31,6 +34,9 @@ class Pace(Protocol):
     def batch_read(self, ends: Mapping[int, int]) -> None:
         """Record that a committed batch has read the partitions up to these offsets."""
 
+    def records(self) -> int:
+        """Return the number of clock records that the next round appends to each partition."""
+
     def attests_at_once(self, attested_ms: int) -> bool:
         """Return True if a second round has to attest the time of the first one, which is `attested_ms`."""
 
@@ -47,6 +53,8 @@ class DeadlinePace:
     """The pace while a replica announces the next deadline: rare until then, and a round at that time. While
     it does not (`knows_deadlines`), clock records are `interval_ms` apart, as are rounds for deadlines that
     follow each other.
+
+    If the query has something to write, a round has enough records for a batch to begin.
     """
 
     def __init__(
@@ -62,6 +70,7 @@ class DeadlinePace:
         self._now_s = now_s
         self._changed = threading.Condition()
         self._deadline_ms: int | None = None
+        self._wants_batch = False
         self._is_hurried = False
         self._attested_at_once_s = float("-inf")
 
@@ -80,6 +89,17 @@ class DeadlinePace:
                 self._deadline_ms = at_ms
                 self._changed.notify()
 
+    def want_batch(self) -> None:
+        """Record that the query has something to write."""
+        with self._changed:
+            self._wants_batch = True
+            self._changed.notify()
+
+    def records(self) -> int:
+        with self._changed:
+            is_batch, self._wants_batch = self._wants_batch or not self._knows_deadlines(), False
+        return BATCH_RECORDS if is_batch else 1
+
     def attests_at_once(self, attested_ms: int) -> bool:
         with self._changed:
             if self._deadline_ms is not None and self._deadline_ms <= attested_ms:
@@ -93,7 +113,7 @@ class DeadlinePace:
         began_s = self._now_s()
         pause_s = self._rest_interval_s if self._knows_deadlines() else self._interval_s
         with self._changed:
-            while not self._is_hurried:
+            while not (self._is_hurried or self._wants_batch):
                 until_s = began_s + pause_s
                 if self._deadline_ms is not None:
                     # One ms more, because the broker's clock counts whole ones.
@@ -184,6 +204,9 @@ class MembersPace:
         """Return True if no group can have a deadline that a client waits for."""
         with self._lock:
             return self._no_member_at_s > self._request_at_s
+
+    def records(self) -> int:
+        return 1
 
     def attests_at_once(self, attested_ms: int) -> bool:
         """Return True: a deadline may always be due."""

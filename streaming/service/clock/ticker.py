@@ -8,6 +8,7 @@ time stands still, and no session expires. Two tickers do no harm.
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import structlog
@@ -99,7 +100,7 @@ class Ticker(BackgroundThread):
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
             try:
-                self._append(appender)
+                self._append(appender, self.pace.records())
                 # The next round attests the broker's time that this one shows.
                 if self.pace.attests_at_once(self.attested_ms):
                     self._append(appender)
@@ -109,8 +110,8 @@ class Ticker(BackgroundThread):
                 continue
             self.pace.wait(self.attested_ms)
 
-    def _append(self, appender: "_Appender") -> None:
-        appended = appender.append(self.attested_ms)
+    def _append(self, appender: "_Appender", records: int = 1) -> None:
+        appended = appender.append(self.attested_ms, records)
         self.pace.appended([offset for _, offset in appended])
         self._attest([at_ms for at_ms, _ in appended])
 
@@ -175,15 +176,20 @@ class _Appender(Closeable):
             client_config, timeout_ms=DELIVERY_TIMEOUT_MS, reconnect_max_ms=RECONNECT_MAX_MS
         )
 
-    def append(self, time_ms: int) -> list[tuple[int, int]]:
-        """Append a clock record of `time_ms` to every partition.
+    def append(self, time_ms: int, records: int = 1) -> list[tuple[int, int]]:
+        """Append this many clock records of `time_ms` to every partition.
 
-        Returns the broker's append time in ms and the offset, by partition.
+        Returns the broker's append time in ms and the offset of the last one, by partition.
         """
         value = clock_record(time_ms, self._owner_epoch)
-        sent = [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
+        for _ in range(records - 1):
+            self._send(value)  # the last one is acknowledged for all
+        sent = self._send(value)
         acknowledged = [future.get(timeout=2 * DELIVERY_TIMEOUT_MS / 1000) for future in sent]
         return [(appended.timestamp, appended.offset) for appended in acknowledged]
+
+    def _send(self, value: bytes) -> list[Any]:
+        return [self._producer.send(self._topic, value=value, partition=p) for p in self._partitions]
 
     def close(self) -> None:
         self._producer.close(timeout=2 * DELIVERY_TIMEOUT_MS / 1000)

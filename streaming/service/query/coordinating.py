@@ -249,7 +249,7 @@ class CoordinatorsQuery(SupervisedQuery):
             self._owner_epoch,
             self._session.demand,
             self._guard,
-            self._options.interval_ms,
+            self._options.batches,
         )
         with stopped_on_error(running):
             self._continuity.query_started(

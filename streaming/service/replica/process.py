@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,8 +21,10 @@ from kafka_why.topic_reader import TopicReader
 from streaming.query.pipeline import read_state
 from streaming.replica.terms import (
     BatchCommitted,
+    BatchWanted,
     FromReplica,
     NextDeadline,
+    PendingChanges,
     PromoteReplica,
     ReplicaReport,
     ReplicaSeed,
@@ -34,19 +37,27 @@ from streaming.service.stored_state.moving import retained_batches
 _END_GRACE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaListener:
+    """The functions that a replica's messages call, in the thread of `ReplicaProcess.follow`.
+
+    `on_pending` gets a record that the query will write to the transactions topic with its next batch,
+    `on_deadline` the time in ms of the next deadline. `on_batch_wanted` is called if the query has more to
+    write than answers.
+    """
+
+    on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
+    on_deadline: Callable[[int], None] = lambda _: None
+    on_batch_wanted: Callable[[], None] = lambda: None
+
+
 class ReplicaProcess:
     """The process of a running replica. `follow` reads its reports in the caller's thread. Other methods are
     thread-safe.
     """
 
-    def __init__(
-        self,
-        start: StartReplica,
-        on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None,
-        on_deadline: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._on_pending = on_pending
-        self._on_deadline = on_deadline
+    def __init__(self, start: StartReplica, listener: ReplicaListener | None = None) -> None:
+        self._listener = listener or ReplicaListener()
         self.report = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its process starts")
         self.reported_s = time.monotonic()
         self._seed = Path(start.seed)
@@ -74,13 +85,16 @@ class ReplicaProcess:
         return f"its process ended with {code}"
 
     def _take(self, message: FromReplica) -> None:
-        if isinstance(message, ReplicaReport):
-            self.report, self.reported_s = message, time.monotonic()
-        elif isinstance(message, NextDeadline):
-            self._on_deadline(message.at_ms)
-        else:
-            for key, value in message.records:
-                self._on_pending(key, value)
+        match message:
+            case ReplicaReport():
+                self.report, self.reported_s = message, time.monotonic()
+            case NextDeadline():
+                self._listener.on_deadline(message.at_ms)
+            case BatchWanted():
+                self._listener.on_batch_wanted()
+            case PendingChanges():
+                for key, value in message.records:
+                    self._listener.on_pending(key, value)
 
     def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
         """Send a message to the replica. It is lost if the process has ended."""

@@ -30,7 +30,7 @@ from streaming.replica.terms import (
     write_seed,
 )
 from streaming.service.can_continue import handled_ends
-from streaming.service.replica.process import ReplicaProcess, make_seed
+from streaming.service.replica.process import ReplicaListener, ReplicaProcess, make_seed
 from streaming.service.starts import backoff_s
 from streaming.service.topics import LogAndState
 
@@ -75,21 +75,18 @@ class Replica:
     is called by one thread at a time. `own` has to be called with the epoch of the owner's claim before
     `follow`.
 
-    `folder` is for its seeds. A thread calls `on_pending` with what the query will write to the transactions
-    topic with its next batch, and `on_deadline` with the time in ms of the next deadline.
+    `folder` is for its seeds.
     """
 
     def __init__(
         self,
         ours: LogAndState,
         folder: Path,
+        listener: ReplicaListener,
         *,
-        on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None,
-        on_deadline: Callable[[int], None] = lambda _: None,
         now_ms: Callable[[], float],
     ) -> None:
-        self._on_pending = on_pending
-        self._on_deadline = on_deadline
+        self._listener = listener
         self._client_config = ours.client_config
         self._layout = ours.layout
         self._checkpoint = ours.checkpoint
@@ -298,7 +295,7 @@ class Replica:
                 seed=str(write_seed(self._folder, seed)),
                 is_standby=is_standby,
             )
-            process = ReplicaProcess(start, self._on_pending, self._on_deadline)
+            process = ReplicaProcess(start, self._listener)
             if promotion is not None:
                 process.send(promotion)
             self._process = process

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from streaming.service.clock.pace import BETWEEN_DEADLINES_MS, DeadlinePace, MembersPace
+from streaming.service.clock.pace import BATCH_RECORDS, BETWEEN_DEADLINES_MS, DeadlinePace, MembersPace
 
 INTERVAL_MS, REST_INTERVAL_MS, QUIET_S = 100, 2_000, 3.0
 
@@ -156,3 +156,13 @@ def test_rounds_for_deadlines_are_an_interval_apart() -> None:
     )
     assert not pace.attests_at_once(AT_MS), "the deadline has not come"
     assert pace.attests_at_once(AT_MS + 1)
+
+
+def test_round_has_the_records_of_a_batch_only_if_one_is_wanted() -> None:
+    pace = announced()
+    assert pace.records() == 1
+    pace.want_batch()
+    assert waited_ms(pace) < BETWEEN_DEADLINES_MS
+    assert pace.records() == BATCH_RECORDS
+    assert pace.records() == 1
+    assert announced(knows=False).records() == BATCH_RECORDS, "clients wait for the query"

@@ -1,4 +1,4 @@
-"""Which groups a replica lists as changed since the last committed batch."""
+"""Which groups a replica lists as changed since the last committed batch, and if it awaits a batch."""
 
 import msgspec
 import pytest
@@ -9,11 +9,13 @@ from kafka_why.contract.codec import encode, unpack
 from kafka_why.contract.early_answers import lists_changed
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from streaming.query.output import Output
 from streaming.replica import state_machine
+from streaming.replica.audit import request_of
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.state_machine import StateMachine, listed_group
-from tests.harness.replica_log import WITH_DELAY, apply_all, log_of, machine, owned, terms
-from tests.spark.log import T0, Log, Record
+from tests.harness.replica_log import WITH_DELAY, answers_in, apply_all, log_of, machine, owned, terms
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat
 
 ALL = 2**62
 ASK = DescribeGroup(
@@ -100,3 +102,57 @@ def test_silent_replica_or_many_changes_are_left_to_the_query(monkeypatch: pytes
     monkeypatch.setattr(state_machine, "LISTED_MAX", 0)
     apply_all(replica, owned(log.stable_member(T0 + 200, "a")[0]))
     assert early(replica, asked(log, T0 + 300)) == []
+
+
+class QueryOutput(Output):
+    """The records that the query writes."""
+
+    def __init__(self) -> None:
+        super().__init__(LAYOUT)
+
+    def take(self) -> tuple[set[str | None], dict[str, bytes]]:
+        """Return the topics of the records since the last call, and the responses by their requests."""
+        for reply_partition in list(self._packs):
+            self._close_pack(reply_partition)
+        rows, self._rows = self._rows, []
+        topics = {topic for topic, *_ in rows}
+        if self._compacted:
+            topics.add(LAYOUT.offsets_topic)
+            self._compacted = {}
+        values = [value for topic, _, _, value in rows if topic == LAYOUT.responses_topic and value]
+        return topics, {request_of(value): value for packed in values for value in unpack(packed)}
+
+
+@given(st.integers(0, 10_000))
+def test_replica_awaits_a_batch_for_everything_but_its_answers(seed: int) -> None:
+    replica, query = (machine(terms(config=WITH_DELAY)) for _ in range(2))
+    output = QueryOutput()
+    for partition in query.partitions.values():
+        partition._answers = output  # type: ignore[assignment]
+    for record in (record for records in log_of(seed, length=40) for record in records):
+        replica.apply(LogRecord(*record))
+        query.apply(LogRecord(*record))
+        early = answers_in(replica.answers.drain())
+        topics, responses = output.take()
+        if topics - {LAYOUT.responses_topic} or responses.keys() - early.keys():
+            assert replica.awaits_batch
+        replica.committed(dict.fromkeys(replica.partitions, ALL), ALL)
+        assert not replica.awaits_batch
+
+
+def test_replica_awaits_no_batch_for_a_heartbeat_but_one_for_a_deadline_until_it_has_fired() -> None:
+    log, replica = Log(), machine()
+    stable, member_id = log.stable_member(T0, "a", session_ms=10_000)
+    apply_all(replica, owned(stable))
+    assert replica.awaits_batch
+    replica.committed({0: ALL}, T0 + 5_000)
+    beats = [log.request(T0 + 5_000, heartbeat("a", member_id)), log.request(T0 + 30_000, heartbeat("b", ""))]
+    clock_record, beat, *later = owned(beats)
+    apply_all(replica, [clock_record, beat])
+    assert not replica.awaits_batch
+    apply_all(replica, later)
+    assert replica.awaits_batch, "the session has ended"
+    replica.committed({0: ALL}, T0 + 15_000)
+    assert replica.awaits_batch, "the batch has read the clock record, and fired nothing"
+    replica.committed({0: ALL}, T0 + 20_000)
+    assert not replica.awaits_batch
