@@ -204,7 +204,12 @@ def test_tasks_wait_while_the_permission_is_missing(tmp_path: Path, monkeypatch:
             wait_until(lambda: not calls.are_refused(asked), "the feature is off")
             set_share_version(admin, 1)
             wait_until(lambda: calls.are_refused(asked), "the feature is on")
-        assert " ERROR " not in (tmp_path / "broker" / "broker.log").read_text()
+        log = (tmp_path / "broker" / "broker.log").read_text()
+        # On a busy machine a broker is late to register with its controller, and repeats it.
+        errors = [
+            it for it in log.splitlines() if " ERROR " in it and " ControllerRegistrationManager:" not in it
+        ]
+        assert errors == []
         with (
             BrokerCoordinators(admins, lambda: True) as of_admin,
             working(broker.client_config, groups.layout) as thread,
