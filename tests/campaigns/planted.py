@@ -33,14 +33,12 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
-from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
-from state.kafka.streams_group import StreamsGroup, task_ids
 from state.protocol import Received
 from state.timeline import StepFunction
 from streaming.query.operator import Operator
@@ -217,33 +215,8 @@ def trusting(
     return steady(group, group_id, event, now_ms, config)
 
 
-def greedy(
-    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-) -> AnyEffects:
-    """Return the core's step with a bug: a member of a streams group that gets active tasks gets those of all
-    members.
-    """
-    effects = steady(group, group_id, event, now_ms, config)
-    if not isinstance(effects, Effects) or not isinstance(effects.group, StreamsGroup):
-        return effects
-    tasks = task_ids(task for member in effects.group.members.values() for task in member.assigned.active)
-    replies = [
-        replace(reply, response=replace(reply.response, active_tasks=tasks))
-        if isinstance(reply.response, StreamsGroupHeartbeatResponse) and reply.response.active_tasks
-        else reply
-        for reply in effects.replies
-    ]
-    return replace(effects, replies=replies)
-
-
 _OF_COMMITS = OffsetCommit.__struct_fields__
-STEPS: dict[str, StepFunction] = {
-    "steady": steady,
-    "buggy": buggy,
-    "eager": eager,
-    "trusting": trusting,
-    "greedy": greedy,
-}
+STEPS: dict[str, StepFunction] = {"steady": steady, "buggy": buggy, "eager": eager, "trusting": trusting}
 FOLLOWER = "transactions-follower"
 
 

@@ -10,9 +10,10 @@ from tests.streams.running import campaign
 from tests.transactions import checker
 
 SEED = 3
-# A member that comes back, and one whose session ends. The others take longer (`make streams-campaign`), or
-# other tests play them: `test_campaign` kills the coordinator's processes.
-KINDS = ("static instance rolled", "instance killed")
+# A member that comes back, and one that stays; the planted one adds a member whose session ends. The others
+# take longer (`make streams-campaign`), or other tests play them: `test_campaign` kills the coordinator's
+# processes.
+KINDS = ("static instance rolled", "instance held still")
 FIRST = {"active:0_0", "active:1_1", "standby:1_0"}
 SECOND = {"active:0_1", "active:1_0", "standby:1_1"}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from tests.campaigns.fault import Fault
-from tests.campaigns.planted import STEPS
 from tests.campaigns.playing import command, fault_options, play
 from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
 from tests.streams.judge import Wrong
@@ -32,14 +31,13 @@ def campaign(
     faults: int,
     kinds: Sequence[str] = (),
     *,
-    step: str = "steady",
     reference: bool = False,
     last: Iterable[Fault] = (),
 ) -> Result:
     """Play one seed. The faults of `last` come after those of the seed."""
-    side = "Kafka" if reference else "this project" if step == "steady" else f"with the bug {step!r}"
+    side = "Kafka" if reference else "this project"
     names = kinds or (REFERENCE if reference else ALL)
-    build = partial(StreamsStage, seed=seed, step=step, is_reference=reference)
+    build = partial(StreamsStage, seed=seed, is_reference=reference)
     return play(Result(seed=seed, side=side), build, faults, {name: KINDS[name] for name in names}, last)
 
 
@@ -71,6 +69,5 @@ main = command(
     [
         *fault_options(KINDS),
         click.Option(["--reference"], is_flag=True, help="With Kafka's own coordinator."),
-        click.Option(["--step"], type=click.Choice([*STEPS]), default="steady", help="A planted bug."),
     ],
 )

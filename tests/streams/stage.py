@@ -34,8 +34,8 @@ class StreamsStage(TransactionStage):
         }
     )
 
-    def __init__(self, folder: Path, seed: int, *, step: str = "steady", is_reference: bool = False) -> None:
-        super().__init__(folder, seed, [StreamsWordCount()], step=step, is_reference=is_reference)
+    def __init__(self, folder: Path, seed: int, *, is_reference: bool = False) -> None:
+        super().__init__(folder, seed, [StreamsWordCount()], is_reference=is_reference)
         self._active_ns = 0
         self._wrongs: list[Verdict] = []
 
