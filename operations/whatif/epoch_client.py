@@ -18,7 +18,6 @@ from operations.whatif.epoch_clients import reaction_to
 from operations.whatif.epoch_requests import (
     FENCED,
     EpochResponse,
-    Report,
     assigned,
     lasting_fields,
     report_fields,
@@ -29,6 +28,7 @@ from operations.whatif.facts import (
     EpochProcess,
     EpochReactionKind,
     LogMoment,
+    Report,
     SentHeartbeat,
     SentRequest,
 )
@@ -119,41 +119,47 @@ class SimulatedMember(SimulatedProcess):
         self._react(beats, usual_ms, self._process.pauses, at_ms, self._send, lambda: plan == self._beat_plan)
 
     def _send(self, moment: LogMoment, request_id: str, *, is_report: bool = False) -> None:
-        """Send the recorded request of this id as the member would send it now, or else a new one."""
         if self._is_over(moment):
             return
         self._beat_plan = 0
-        recorded = self._process.requests.get(request_id)
-        if self._epoch == 0:
-            request = replace(self._first, **self._lasting(moment))
-        elif recorded is None:
-            request = type(self._first)(**header_of(self._first, self._first.api_version), member_epoch=0)
-        else:
-            request = recorded.request
-        if self._epoch > 0 and (is_report or reports(request)):
-            request = replace(request, **report_fields(self._assigned))
+        request = self._request(moment, request_id, is_report=is_report)
         if reports(request):
             self._due = None
-        self._environment.send(self, moment, request_id, self._of_member(request, self._epoch))
+        self._environment.send(self, moment, request_id, self._of_member(request))
 
-    def _of_member(self, request: EpochHeartbeat, epoch: int) -> EpochHeartbeat:
-        """Return the request with the member's id and instance id, and this epoch."""
-        identity: dict[str, Any] = {"member_id": self.member_id, "member_epoch": epoch}
-        if self._changes.static:
-            identity["instance_id"] = self._process.client
-        elif not isinstance(self._first, ShareGroupHeartbeat):
-            identity["instance_id"] = self._first.instance_id
-        return replace(request, **identity)
+    def _request(self, moment: LogMoment, request_id: str, *, is_report: bool) -> EpochHeartbeat:
+        """Return the recorded request of this id as the member would send it now, or else a new one."""
+        recorded = self._process.requests.get(request_id)
+        if recorded is None:
+            request = type(self._first)(**header_of(self._first, self._first.api_version), member_epoch=-1)
+        else:
+            request = recorded.request
+        if self._epoch == 0:
+            return request if request.member_epoch == 0 else self._join(moment)
+        if self._process.known.get(request_id) == (self._epoch, self._assigned):
+            return request  # an answer may have been lost, so its epoch may be another one
+        if is_report or reports(request):
+            request = replace(request, **report_fields(self._assigned))
+        return replace(request, member_epoch=self._epoch)
 
-    def _lasting(self, moment: LogMoment) -> dict[str, Any]:
-        """Return the fields of a request that joins at this moment."""
+    def _join(self, moment: LogMoment) -> EpochHeartbeat:
+        """Return a request to join with the fields that are in force at this moment."""
         fields: dict[str, Any] = {}
         for sent in self._process.requests.values():
             if sent.moment <= moment:
                 fields |= lasting_fields(sent.request)
+        return replace(self._first, **fields)
+
+    def _of_member(self, request: EpochHeartbeat) -> EpochHeartbeat:
+        """Return the request with the member's ids, and with the assignor that the experiment requests."""
+        fields: dict[str, Any] = {"member_id": self.member_id}
+        if self._changes.static:
+            fields["instance_id"] = self._process.client
+        elif not isinstance(self._first, ShareGroupHeartbeat):
+            fields["instance_id"] = self._first.instance_id
         if self._changes.remote_assignor is not None:
             fields["server_assignor"] = self._changes.remote_assignor
-        return fields
+        return replace(request, **fields)
 
     def _update(self, update: SentHeartbeat) -> Action:
         """Send an update, if the process is a member then or joins again by it."""
@@ -180,7 +186,9 @@ class SimulatedMember(SimulatedProcess):
     def _leave(self, moment: LogMoment, request_id: str) -> None:
         """Stop. A member that the experiment makes static leaves for a while."""
         leave = self._process.leave
-        if self._epoch > 0 and not self._over and leave is not None:
-            epoch = LEAVE_GROUP_STATIC_MEMBER_EPOCH if self._changes.static else leave.request.member_epoch
-            self._environment.send(self, moment, request_id, self._of_member(leave.request, epoch))
+        if self.member_id and not self._over and leave is not None:
+            request = leave.request
+            if self._changes.static:
+                request = replace(request, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH)
+            self._environment.send(self, moment, request_id, self._of_member(request))
         self._over = True

@@ -33,7 +33,6 @@ from operations.whatif.clients import PAUSE_INTERVALS, ProcessName, RequestSorte
 from operations.whatif.epoch_requests import (
     FENCED,
     EpochResponse,
-    Report,
     assigned,
     flat,
     has_news,
@@ -49,6 +48,7 @@ from operations.whatif.facts import (
     EpochReactionKind,
     LogMoment,
     Reaction,
+    Report,
     SentHeartbeat,
     SentRequest,
     TimeSpan,
@@ -67,6 +67,7 @@ class _MemberObserver:
     instance_id: str | None
     member_id: str
     requests: dict[str, SentHeartbeat] = field(default_factory=dict)
+    known: dict[str, tuple[int, Report]] = field(default_factory=dict)
     updates: list[SentHeartbeat] = field(default_factory=list)
     commits: list[SentRequest] = field(default_factory=list)
     reactions: dict[EpochReactionKind, list[Reaction]] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class _MemberObserver:
     interval_ms: int = 0  # of the last answer
     due: tuple[EpochReactionKind, int] | None = None
     _waits: bool = False  # True if the last request is not answered
+    _epoch: int = 0
     _beats_from_ms: int | None = None
     _assigned: Report = field(default_factory=dict)
     _lasting: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class _MemberObserver:
             self.waited_until(sent.moment.at_ms)
             return
         self.requests[sent.request_id] = sent
+        self.known[sent.request_id] = self._epoch, self._assigned
         is_beat = self._has_reacted(sent)
         self._beat(sent, is_regular=is_beat)
         self._lasting |= lasting_fields(request)
@@ -103,7 +106,8 @@ class _MemberObserver:
     def _has_reacted(self, sent: SentHeartbeat) -> bool:
         """Record the reaction or update that the request is. Return True if it is neither."""
         request = sent.request
-        if self.due is not None and (self.due[0] not in _REPORTED or reports(request)):
+        is_report = request.member_epoch > 0 and reports(request)
+        if self.due is not None and (self.due[0] not in _REPORTED or is_report):
             kind, from_ms = self.due
             self.reactions.setdefault(kind, []).append(Reaction(from_ms, sent.moment, sent.request_id))
             self.due = None
@@ -142,7 +146,8 @@ class _MemberObserver:
                 self._assigned = {}
         elif self.left is None:
             self.member_id = response.member_id or self.member_id
-            self.interval_ms, self._beats_from_ms = response.heartbeat_interval_ms, at_ms
+            self._epoch, self._beats_from_ms = response.member_epoch, at_ms
+            self.interval_ms = response.heartbeat_interval_ms
             given = assigned(response)
             if given is not None:
                 kind = reaction_to(self._assigned, given)
@@ -245,7 +250,7 @@ class _EpochSorter(RequestSorter[_MemberObserver]):
             if request.member_id:
                 self.by_id[request.member_id] = observer
         if observer is None or observer.left is not None:
-            self.ignored["of members that the log does not have"] += 1
+            self.outside.append(sent)
             return None
         observer.sent(sent)
         return observer
@@ -294,6 +299,7 @@ def _process(
         pauses=observer.pauses,
         commits=observer.commits,
         requests=observer.requests,
+        known=observer.known,
         updates=observer.updates,
         reactions=observer.reactions,
         usual_ms={**usual_ms, **_usual_ms([observer])},

@@ -18,7 +18,7 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeatResponse
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from operations.whatif.facts import EpochHeartbeat
+from operations.whatif.facts import EpochHeartbeat, Report
 from operations.whatif.observer import Partitions
 
 EpochResponse = MemberHeartbeatResponse | StreamsGroupHeartbeatResponse
@@ -44,11 +44,6 @@ _LASTING: Final = (
     "client_tags",
 )
 _ONCE: Final = ("looked", "task_offsets", "task_end_offsets", "shutdown_application")
-
-Report = Mapping[str, Sequence[Any]]
-"""Assigned partitions or tasks in the form of the request that reports them. A share group's requests do not
-report them; there, the only key is `assignment`.
-"""
 
 
 def lasting_fields(request: EpochHeartbeat) -> dict[str, Any]:

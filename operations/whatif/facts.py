@@ -8,7 +8,7 @@ again.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka_why.contract.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, JoinGroup
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
@@ -65,6 +65,10 @@ class TimeSpan(NamedTuple):
         return self.from_ms < at_ms and (self.to_ms is None or at_ms < self.to_ms)
 
 
+Report = Mapping[str, Sequence[Any]]
+"""Assigned partitions or tasks in the form of the request that reports them. A share group's requests do not
+report them; there, the only key is `assignment`.
+"""
 EpochHeartbeat = ConsumerGroupHeartbeat | ShareGroupHeartbeat | StreamsGroupHeartbeat
 R_co = TypeVar("R_co", bound=AnyRequest, covariant=True)
 
@@ -133,15 +137,17 @@ class ClassicProcess(ClientProcess):
 class EpochProcess(ClientProcess):
     """A run of a client of the consumer, share or streams protocol: a member id until it leaves.
 
-    `requests` are its heartbeats by request id, in order. `updates` are those by its own decision, such as
-    one with other topics. `beats` are its regular heartbeats, by the interval that the last answer required,
-    and `late_ms` is the median time by which they exceed it. `usual_ms` has the median time of each other
-    kind of reaction, unless no client of the group ever reacted so.
+    `requests` are its heartbeats by request id, in order. `known` has the epoch and the assignment of the
+    answers before each of them. `updates` are heartbeats by its own decision, such as one with other topics.
+    `beats` are its regular heartbeats, by the interval that the last answer required, and `late_ms` is the
+    median time by which they exceed it. `usual_ms` has the median time of each other kind of reaction, unless
+    no client of the group ever reacted so.
     """
 
     starts: SentHeartbeat
     leave: SentHeartbeat | None = None
     requests: Mapping[str, SentHeartbeat]
+    known: Mapping[str, tuple[int, Report]] = field(default_factory=dict)
     updates: Sequence[SentHeartbeat] = ()
     reactions: Mapping[EpochReactionKind, Sequence[Reaction]] = field(default_factory=dict)
     usual_ms: Mapping[EpochReactionKind, int] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, Heartbeat
+from kafka_why.page.commands import tries_for
 from kafka_why.why.model import CauseKind
 from kafka_why.wording import Clock
 from operations.whatif.changes import UNCHANGED, parse_changes
@@ -197,6 +198,18 @@ def test_simulation_reproduces_clients_that_behave_well(protocol: str, seed: int
     assert summary(answer(log, experiments)) == summary(answer(log, experiments))
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("seed", [3, 5])
+def test_simulation_reproduces_clients_whose_answers_get_lost(protocol: str, seed: int) -> None:
+    config = CoordinatorConfig()
+    played = LOGS[protocol](seed, config)
+    played.play(60)
+    rows = [row for row in played.rows if row.request.group_id == GROUPS[0]]
+    found = answer(GroupLog(GROUPS[0], rows, Configs(config), played.at_ms), [])
+    assert found.validation.objections == []
+    assert found.recorded.outcome.rebalances > 1
+
+
 @examples(10)
 @given(
     st.sampled_from(PROTOCOLS),
@@ -220,6 +233,15 @@ def _process(protocol: str, number: int, starts_s: int, lives_s: int, leaves: bo
     ends_s = None if lives_s > 70 else starts_s + lives_s
     name = f"worker-{number}"
     return member(protocol, name, starts_s + number / 1_000, ends_s=ends_s, leaves=leaves, pauses_s=pauses)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_page_tries_settings_that_the_group_can_have(protocol: str) -> None:
+    log = recorded(dead(protocol), 150)
+    report = answer(log, []).recorded.report
+    assert report is not None
+    tries = tries_for(report.rebalances[-1])
+    assert len(answer(log, [parse_changes([setting]) for setting in tries]).tried) == len(tries) > 0
 
 
 def test_table_names_tasks_and_epochs_of_a_streams_group() -> None:
