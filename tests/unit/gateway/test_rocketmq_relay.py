@@ -37,7 +37,7 @@ FRAMES = st.tuples(st.sampled_from(sorted(HANDLING)), st.sampled_from(SerializeT
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(1, 120), min_size=1), st.booleans())
-@examples(200)
+@examples(100)
 def test_frames_pass_in_order_whatever_pieces_arrive(
     frames: list[tuple[int, SerializeType, bytes]], cuts: list[int], suspends: bool
 ) -> None:

@@ -78,7 +78,7 @@ def exchange_of(mechanism: str, tokens: TokenValidator) -> ServerExchange:
 @pytest.mark.parametrize("mechanism", EXCHANGES)
 @pytest.mark.examples
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=3))
-@examples(300)
+@examples(150)
 def test_random_sasl_bytes_neither_raise_nor_authenticate(
     mechanism: str, tokens: TokenValidator, messages: list[bytes]
 ) -> None:
@@ -93,7 +93,7 @@ def test_random_sasl_bytes_neither_raise_nor_authenticate(
 
 @pytest.mark.examples
 @given(claims=st.dictionaries(st.sampled_from(["sub", "exp", "iat", "nbf", "aud", "iss", "scope"]), JSON))
-@examples(200)
+@examples(100)
 def test_random_claims_of_a_signed_token_never_raise(
     issuer: TokenIssuer, tokens: TokenValidator, claims: dict[str, Any]
 ) -> None:

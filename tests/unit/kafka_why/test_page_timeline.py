@@ -57,7 +57,7 @@ def lane(member_id: str, from_ms: int, to_ms: int | None) -> StateTimeline:
     return StateTimeline(member_id, [Span(MemberState.HOLDS, from_ms, to_ms, 1)])
 
 
-@examples(100)
+@examples(50)
 @given(logs, st.integers(0, 100), st.integers(1, 100))
 def test_timeline_has_all_marks_inside_and_no_lanes_overlap(
     log: tuple[int, int, int], from_part: int, width_part: int
@@ -150,7 +150,7 @@ def test_folding_keeps_the_members_that_caused_or_delayed_a_rebalance() -> None:
     assert (len(unfolded.lanes), unfolded.folded) == (MAX_LANES + 20, 0)
 
 
-@examples(200)
+@examples(100)
 @given(st.integers(0, 2_000_000_000_000), st.integers(1, 2_000_000_000_000))
 def test_timeline_ticks_are_few_and_at_round_times(from_ms: int, width_ms: int) -> None:
     it = timeline([], [], [], Names([]), {}, (from_ms, from_ms + width_ms), from_ms)

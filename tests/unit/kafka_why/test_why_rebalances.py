@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.why.model import CauseKind, RebalanceOutcome
+from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.rebalances import rebalances
 from kafka_why.why.report import analyze, report
 from kafka_why.why.text import report_text
@@ -35,62 +35,51 @@ def begin(history: list[HistoryEntry]) -> list[HistoryEntry]:
 
 @examples(60)
 @given(logs)
-def test_every_rebalance_is_reported_once_with_its_cause(log: tuple[int, int, int]) -> None:
-    for history in histories(log):
-        found = rebalances(history)
-        assert [(r.began_ms, r.cause.reason, r.generation_from) for r in found] == [
-            (event.at_ms, event.reason, event.generation) for event in begin(history)
-        ]
-        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found)
-        assert all(r.outcome is not RebalanceOutcome.UNKNOWN for r in found)
-
-
-@examples(60)
-@given(logs)
-def test_rebalance_phases_add_up_to_its_duration(log: tuple[int, int, int]) -> None:
-    for history in histories(log):
-        for r in rebalances(history):
-            if r.ended_ms is None:
-                assert (r.outcome, r.duration_ms) == (RebalanceOutcome.UNDER_WAY, None)
-                continue
-            assert r.preparing_ms is not None
-            assert r.duration_ms == r.ended_ms - r.began_ms == r.preparing_ms + (r.completing_ms or 0)
-            assert (r.completing_ms is None) == (r.outcome is RebalanceOutcome.EMPTY)
-            assert r.generation_to == r.generation_from + 1
-            assert all(0 <= joined.after_ms <= r.preparing_ms for joined in r.joined)
-
-
-@examples(60)
-@given(logs)
-def test_reported_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
-    for history in histories(log):
-        for r in rebalances(history):
-            if r.moves is None:
-                continue
-            lost, gained = (
-                sum(len(numbers) for m in r.moves.members for numbers in getattr(m, name).values())
-                for name in ("lost", "gained")
-            )
-            assert sum(m.after - m.before for m in r.moves.members) == gained - lost
-            assert r.moves.needless is not None
-            assert r.moves.needless <= r.moves.moved <= r.moves.partitions
-            assert r.idle is not None and r.ended_ms is not None
-            assert r.idle.longest_ms <= r.ended_ms - r.began_ms
-            assert r.idle.partition_ms <= r.idle.partitions * r.idle.longest_ms
-
-
-@examples(60)
-@given(logs)
-def test_spans_of_a_lane_do_not_overlap(log: tuple[int, int, int]) -> None:
+def test_every_rebalance_is_reported_once_with_its_cause_phases_and_moves(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         analysis = analyze(history)
-        states, members = analysis.states, analysis.lanes
-        for spans in (states, *(lane.spans for lane in members)):
+        assert [(r.began_ms, r.cause.reason, r.generation_from) for r in analysis.rebalances] == [
+            (event.at_ms, event.reason, event.generation) for event in begin(history)
+        ]
+        for rebalance in analysis.rebalances:
+            assert rebalance.cause.kind is not CauseKind.UNKNOWN
+            assert rebalance.outcome is not RebalanceOutcome.UNKNOWN
+            check_phases(rebalance)
+            check_moves(rebalance)
+        for spans in (analysis.states, *(lane.spans for lane in analysis.lanes)):
             assert all(span.to_ms is None or span.from_ms < span.to_ms for span in spans)
             assert all(a.to_ms is not None and a.to_ms <= b.from_ms for a, b in pairwise(spans))
 
 
-@examples(100)
+def check_phases(r: Rebalance) -> None:
+    """The phases add up to the duration."""
+    if r.ended_ms is None:
+        assert (r.outcome, r.duration_ms) == (RebalanceOutcome.UNDER_WAY, None)
+        return
+    assert r.preparing_ms is not None
+    assert r.duration_ms == r.ended_ms - r.began_ms == r.preparing_ms + (r.completing_ms or 0)
+    assert (r.completing_ms is None) == (r.outcome is RebalanceOutcome.EMPTY)
+    assert r.generation_to == r.generation_from + 1
+    assert all(0 <= joined.after_ms <= r.preparing_ms for joined in r.joined)
+
+
+def check_moves(r: Rebalance) -> None:
+    """Moves conserve partitions."""
+    if r.moves is None:
+        return
+    lost, gained = (
+        sum(len(numbers) for m in r.moves.members for numbers in getattr(m, name).values())
+        for name in ("lost", "gained")
+    )
+    assert sum(m.after - m.before for m in r.moves.members) == gained - lost
+    assert r.moves.needless is not None
+    assert r.moves.needless <= r.moves.moved <= r.moves.partitions
+    assert r.idle is not None and r.ended_ms is not None
+    assert r.idle.longest_ms <= r.ended_ms - r.began_ms
+    assert r.idle.partition_ms <= r.idle.partitions * r.idle.longest_ms
+
+
+@examples(60)
 @given(logs, st.integers(0, 2**32 - 1))
 def test_damaged_history_is_reported_without_an_error(log: tuple[int, int, int], damage: int) -> None:
     """Any entries may be missing, duplicated, or late."""

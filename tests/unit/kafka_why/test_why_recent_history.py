@@ -79,7 +79,7 @@ def comparable(part: History | list[HistoryEntry], now_ms: int, since_ms: int) -
     return replace(found, from_ms=0, notes=[], members=sorted(found.members))
 
 
-@examples(60)
+@examples(40)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 200), st.randoms(use_true_random=False))
 def test_recent_history_gives_the_report_of_the_whole_history(seed: int, length: int, random: Random) -> None:
     histories = of_random_log(seed, length, CoordinatorConfig())

@@ -347,7 +347,7 @@ def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(5, 150))
-@examples(60)
+@examples(40)
 def test_report_of_a_random_log_ends_with_the_cores_state(seed: int, length: int) -> None:
     for group_id, history, group, end_ms in played(seed, length):
         if isinstance(group, RocketMqGroup):

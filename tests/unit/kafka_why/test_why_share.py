@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
+from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharePartitionStates
 from kafka_why.why.reconciling import flat
 from kafka_why.why.report import Report, report
 from kafka_why.why.text import report_text
@@ -177,60 +177,56 @@ def played(log: tuple[int, int]) -> list[tuple[list[HistoryEntry], object]]:
 
 @examples(60)
 @given(logs)
-def test_each_epoch_is_reported_once_and_each_rebalance_has_one_target(log: tuple[int, int]) -> None:
-    for history, _ in played(log):
-        found = report("g", history, history[-1].at_ms).rebalances
-        bumped = [(e.at_ms, e.generation) for e in history if e.type is EntryType.GROUP_EPOCH_BUMPED]
-        assert [(r.began_ms + e.after_ms, e.epoch) for r in found for e in r.epochs] == bumped
-        targets = [e.at_ms for e in history if e.type is EntryType.TARGET_ASSIGNMENT_COMPUTED]
-        of_each = [
-            {r.began_ms + e.target_after_ms for e in r.epochs if e.target_after_ms is not None} for r in found
-        ]
-        assert [at_ms for times in of_each for at_ms in times] == targets
-        assert all(len(times) <= 1 for times in of_each)
-        assert all(e.cause.kind is not CauseKind.UNKNOWN for r in found for e in r.epochs)
-        assert all(r.outcome is not RebalanceOutcome.UNKNOWN for r in found[:-1])
+def test_epochs_moves_and_states_of_partitions_are_reported_as_they_were(log: tuple[int, int]) -> None:
+    for history, group in played(log):
+        found = report("g", history, history[-1].at_ms)
+        check_epochs(history, found.rebalances)
+        check_moves(found.rebalances, group)
+        assert (found.shares is not None) == isinstance(group, ShareGroup)
+        if found.shares is not None and isinstance(group, ShareGroup):
+            check_partitions(found.shares, group)
 
 
-@examples(60)
-@given(logs)
-def test_moves_of_a_share_group_follow_the_members_partitions(log: tuple[int, int]) -> None:
+def check_epochs(history: list[HistoryEntry], found: list[Rebalance]) -> None:
+    """Each epoch is reported once, and each rebalance has one target."""
+    bumped = [(e.at_ms, e.generation) for e in history if e.type is EntryType.GROUP_EPOCH_BUMPED]
+    assert [(r.began_ms + e.after_ms, e.epoch) for r in found for e in r.epochs] == bumped
+    targets = [e.at_ms for e in history if e.type is EntryType.TARGET_ASSIGNMENT_COMPUTED]
+    of_each = [
+        {r.began_ms + e.target_after_ms for e in r.epochs if e.target_after_ms is not None} for r in found
+    ]
+    assert [at_ms for times in of_each for at_ms in times] == targets
+    assert all(len(times) <= 1 for times in of_each)
+    assert all(e.cause.kind is not CauseKind.UNKNOWN for r in found for e in r.epochs)
+    assert all(r.outcome is not RebalanceOutcome.UNKNOWN for r in found[:-1])
+
+
+def check_moves(found: list[Rebalance], group: object) -> None:
     """What a rebalance ends with is what the next one begins with, but for what the last one said."""
-    for history, group in played(log):
-        found = report("g", history, history[-1].at_ms).rebalances
-        has: dict[str, int] = {}
-        for r in found:
-            if r.moves is None:
-                continue
-            assert r.moves.needless is None
-            for m in r.moves.members:
-                assert m.after - m.before == sum(map(len, m.gained.values())) - sum(map(len, m.lost.values()))
-                has[m.member_id] = m.after
-        if isinstance(group, ShareGroup) and found and found[-1].moves is not None:
-            assert {m: sum(map(len, of.assigned.values())) for m, of in group.members.items()} == {
-                m: number for m, number in has.items() if m in group.members
-            }
+    has: dict[str, int] = {}
+    for moves in (r.moves for r in found if r.moves is not None):
+        assert moves.needless is None
+        for m in moves.members:
+            assert m.after - m.before == sum(map(len, m.gained.values())) - sum(map(len, m.lost.values()))
+            has[m.member_id] = m.after
+    if isinstance(group, ShareGroup) and found and found[-1].moves is not None:
+        assert {m: sum(map(len, of.assigned.values())) for m, of in group.members.items()} == {
+            m: number for m, number in has.items() if m in group.members
+        }
 
 
-@examples(60)
-@given(logs)
-def test_reported_partition_states_equal_those_of_the_share_group(log: tuple[int, int]) -> None:
-    for history, group in played(log):
-        shares = report("g", history, history[-1].at_ms).shares
-        assert (shares is not None) == isinstance(group, ShareGroup)
-        if shares is None or not isinstance(group, ShareGroup):
-            continue
-        told = {
-            (str(one.task), one.is_deletion, one.since_ms, p)
-            for one in shares.asked
-            if one.is_open
-            for p in flat(one.partitions)
-        }
-        asked = {
-            (task.task.partition("@")[0], task.kind == "delete", task.asked_at_ms, p)
-            for task in open_tasks(group)
-            for topic in task.topics
-            for p in flat({topic.topic_name: topic.partitions})
-        }
-        assert told == asked
-        assert shares.initialized == sum(len(topic.partitions) for topic in group.initialized.values())
+def check_partitions(shares: SharePartitionStates, group: ShareGroup) -> None:
+    told = {
+        (str(one.task), one.is_deletion, one.since_ms, p)
+        for one in shares.asked
+        if one.is_open
+        for p in flat(one.partitions)
+    }
+    asked = {
+        (task.task.partition("@")[0], task.kind == "delete", task.asked_at_ms, p)
+        for task in open_tasks(group)
+        for topic in task.topics
+        for p in flat({topic.topic_name: topic.partitions})
+    }
+    assert told == asked
+    assert shares.initialized == sum(len(topic.partitions) for topic in group.initialized.values())

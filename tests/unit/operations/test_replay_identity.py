@@ -51,7 +51,7 @@ def coordinate(
     return world
 
 
-@examples(60)
+@examples(30)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
 def test_replay_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     world = coordinate(seed, length, batches)
@@ -64,7 +64,7 @@ def test_replay_equals_the_operators_output(seed: int, length: int, batches: int
     assert len(wrote) <= verdict.total("history") <= len(wrote) + verdict.total("open")
 
 
-@examples(30)
+@examples(20)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
 def test_replay_of_rocketmq_groups_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     rows = rocketmq_rows(seed, length)
@@ -78,7 +78,7 @@ def rocketmq_rows(seed: int, length: int) -> list[Row]:
     ]
 
 
-@examples(30)
+@examples(20)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80), batches=st.integers(1, 6))
 def test_replay_after_a_fault_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     """Steps that raise are undone, answered and dead-lettered, or the group is quarantined."""
@@ -87,7 +87,7 @@ def test_replay_after_a_fault_equals_the_operators_output(seed: int, length: int
     assert verdict.differences == []
 
 
-@examples(60)
+@examples(40)
 @given(seed=st.integers(0, 10**6), length=st.integers(2, 100), cut=st.integers(0, 99), rocketmq=st.booleans())
 def test_replay_of_a_part_of_the_log_is_identical(seed: int, length: int, cut: int, rocketmq: bool) -> None:
     """The part before a time, and the part from it on, of which only groups that begin in it are judged."""
@@ -119,7 +119,7 @@ def _part(recording: Lines, since_ms: int, until_ms: int | None) -> Lines:
     return Lines(header, lines)
 
 
-@examples(20)
+@examples(10)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
 def test_recording_of_one_group_equals_its_part_of_a_full_recording(seed: int, length: int) -> None:
     world = coordinate(seed, length, 4)
@@ -131,7 +131,7 @@ def test_recording_of_one_group_equals_its_part_of_a_full_recording(seed: int, l
         assert judge(everything, groups={group_id}).groups == alone.groups
 
 
-@examples(40)
+@examples(20)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
 def test_changed_record_is_reported_as_difference(seed: int, length: int) -> None:
     """The negative control: an answer or a history entry with one byte changed, and one that is dropped.
