@@ -1,16 +1,15 @@
 """The report on a group of the consumer protocol: epochs, what each member gives up, waits for and gets."""
 
 from datetime import UTC
-from random import Random
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.model import AwaitedPartitions, CauseKind, Rebalance, RebalanceOutcome
-from kafka_why.why.report import Report, analyze, report
+from kafka_why.why.report import Report, report
 from kafka_why.why.text import report_text
 from kafka_why.wording import Clock
-from tests.harness.histories import SCENARIOS, Recorder, of_scenario
+from tests.harness.histories import Recorder
 
 SECOND = "config group.consumer.assignment.interval.ms=1000"
 
@@ -225,20 +224,3 @@ def test_changed_patterns_and_changed_matches_are_told_apart() -> None:
     kinds = [change.cause.kind for r in reported(history).rebalances for change in r.epochs]
     assert kinds == [CauseKind.MEMBER_JOINED, CauseKind.PATTERN_RESOLVED, CauseKind.SUBSCRIPTION_CHANGED]
     assert rebalance(history, 3).cause.member_ids == ["A"]
-
-
-@pytest.mark.parametrize(
-    "name", sorted(p.stem for glob in ("consumer_t*", "streams_[!r]*") for p in SCENARIOS.glob(f"{glob}.txt"))
-)
-def test_every_epoch_has_its_cause_and_damaged_history_is_reported(name: str) -> None:
-    history = of_scenario(name)
-    whole = reported(history)
-    changes = [change for r in whole.rebalances for change in r.epochs]
-    bumps = [event for event in history if event.type is EntryType.GROUP_EPOCH_BUMPED]
-    assert [change.epoch for change in changes] == [event.generation for event in bumps]
-    assert CauseKind.UNKNOWN not in {change.cause.kind for change in changes}
-    rng = Random(name)
-    for damaged in (history[rng.randrange(len(history)) :], [e for e in history if rng.random() > 0.1]):
-        if damaged:
-            assert report_text(reported(damaged), Clock(UTC))
-            analyze(damaged)

@@ -99,13 +99,19 @@ def test_damaged_history_is_reported_without_an_error(log: tuple[int, int, int],
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
-def test_every_scenario_has_a_report_with_known_causes(path: Path) -> None:
-    history = of_scenario(path.stem)
-    if history:
-        found = report("g", history, history[-1].at_ms)
-        assert report_text(found, Clock(UTC))
-        assert all(r.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances)
-        assert all(e.cause.kind is not CauseKind.UNKNOWN for r in found.rebalances for e in r.epochs)
+def test_every_scenario_has_a_report_with_known_causes_and_all_epochs(path: Path) -> None:
+    if not (history := of_scenario(path.stem)):
+        return
+    found = report("g", history, history[-1].at_ms)
+    changes = [change for r in found.rebalances for change in r.epochs]
+    assert [change.epoch for change in changes] == [
+        event.generation for event in history if event.type is EntryType.GROUP_EPOCH_BUMPED
+    ]
+    assert CauseKind.UNKNOWN not in {one.cause.kind for one in (*found.rebalances, *changes)}
+    random = Random(path.stem)
+    for told in (history, history[random.randrange(len(history)) :], random.choices(history, k=len(history))):
+        assert report_text(report("g", told, history[-1].at_ms), Clock(UTC))
+        analyze(told)
 
 
 def causes(name: str) -> list[CauseKind]:
