@@ -107,14 +107,15 @@ def test_every_scenario_has_a_report_with_known_causes_and_all_epochs(path: Path
     assert [change.epoch for change in changes] == [
         event.generation for event in history if event.type is EntryType.GROUP_EPOCH_BUMPED
     ]
-    assert CauseKind.UNKNOWN not in {one.cause.kind for one in (*found.rebalances, *changes)}
+    causes = [r.cause for r in found.rebalances] + [change.cause for change in changes]
+    assert CauseKind.UNKNOWN not in {cause.kind for cause in causes}
     random = Random(path.stem)
     for told in (history, history[random.randrange(len(history)) :], random.choices(history, k=len(history))):
         assert report_text(report("g", told, history[-1].at_ms), Clock(UTC))
         analyze(told)
 
 
-def causes(name: str) -> list[CauseKind]:
+def kinds_of(name: str) -> list[CauseKind]:
     return [r.cause.kind for r in rebalances(of_scenario(name))]
 
 
@@ -131,7 +132,7 @@ def causes(name: str) -> list[CauseKind]:
     ],
 )
 def test_scenario_has_a_rebalance_of_its_kind(scenario: str, kind: CauseKind) -> None:
-    assert kind in causes(scenario)
+    assert kind in kinds_of(scenario)
 
 
 def test_cooperative_rebalance_stops_only_moved_partitions() -> None:
