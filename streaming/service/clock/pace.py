@@ -7,6 +7,7 @@ group. So clock records may be rare while no deadline comes.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Protocol
 
 REST_INTERVAL_MS = 2_000
@@ -72,7 +73,7 @@ class DeadlinePace:
         self._deadline_ms: int | None = None
         self._wants_batch = False
         self._is_hurried = False
-        self._attested_at_once_s = float("-inf")
+        self._deadline_round_s = float("-inf")
 
     @property
     def longest_interval_ms(self) -> int:
@@ -97,31 +98,38 @@ class DeadlinePace:
 
     def records(self) -> int:
         with self._changed:
-            is_batch, self._wants_batch = self._wants_batch or not self._knows_deadlines(), False
-        return BATCH_RECORDS if is_batch else 1
+            wants_batch, self._wants_batch = self._wants_batch, False
+        if wants_batch:
+            return BATCH_RECORDS
+        # Clients may wait for the query, so each second has the records of a batch.
+        return 1 if self._knows_deadlines() else min(ceil(BATCH_RECORDS * self._interval_s), BATCH_RECORDS)
 
     def attests_at_once(self, attested_ms: int) -> bool:
         with self._changed:
             if self._deadline_ms is not None and self._deadline_ms <= attested_ms:
                 self._deadline_ms = None
-            elif self._knows_deadlines():
-                return False
-            self._attested_at_once_s = self._now_s()
-            return True
+                return True
+            return not self._knows_deadlines()
 
     def wait(self, attested_ms: int) -> None:
         began_s = self._now_s()
-        pause_s = self._rest_interval_s if self._knows_deadlines() else self._interval_s
+        until_s = began_s + (self._rest_interval_s if self._knows_deadlines() else self._interval_s)
         with self._changed:
             while not (self._is_hurried or self._wants_batch):
-                until_s = began_s + pause_s
-                if self._deadline_ms is not None:
-                    # One ms more, because the broker's clock counts whole ones.
-                    deadline_s = began_s + (self._deadline_ms + 1 - attested_ms) / 1000
-                    until_s = min(until_s, max(deadline_s, self._attested_at_once_s + self._interval_s))
-                if not self._changed.wait(max(0.0, until_s - self._now_s())):
+                deadline_s = self._next_round_s(began_s, attested_ms)
+                if not self._changed.wait(max(0.0, min(until_s, deadline_s) - self._now_s())):
+                    if deadline_s < until_s:
+                        self._deadline_round_s = self._now_s()
                     return
             self._is_hurried = False
+
+    def _next_round_s(self, began_s: float, attested_ms: int) -> float:
+        """Return the time of the round for the next deadline by the clock `now_s`."""
+        if self._deadline_ms is None:
+            return float("inf")
+        # One ms more, because the broker's clock counts whole ones.
+        deadline_s = began_s + (self._deadline_ms + 1 - attested_ms) / 1000
+        return max(deadline_s, self._deadline_round_s + self._interval_s)
 
     def hurry(self) -> None:
         with self._changed:

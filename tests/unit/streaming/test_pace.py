@@ -149,6 +149,7 @@ def test_deadline_announced_meanwhile_ends_the_pause(monkeypatch: pytest.MonkeyP
 
 def test_rounds_for_deadlines_are_an_interval_apart() -> None:
     pace = announced(AT_MS)
+    assert waited_ms(pace) < INTERVAL_MS
     assert pace.attests_at_once(AT_MS)
     pace.deadline_at(AT_MS + 1)
     assert waited_ms(pace) >= INTERVAL_MS - 20, (
@@ -165,4 +166,6 @@ def test_round_has_the_records_of_a_batch_only_if_one_is_wanted() -> None:
     assert waited_ms(pace) < BETWEEN_DEADLINES_MS
     assert pace.records() == BATCH_RECORDS
     assert pace.records() == 1
-    assert announced(knows=False).records() == BATCH_RECORDS, "clients wait for the query"
+    assert announced(knows=False).records() * 1_000 / INTERVAL_MS >= BATCH_RECORDS, (
+        "clients wait for the query"
+    )
