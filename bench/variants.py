@@ -117,7 +117,7 @@ def _serve_coordinator(
         client_config,
         folder,
         layout,
-        {"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
+        settings={"group.initial.rebalance.delay.ms": str(INITIAL_DELAY_MS)},
         tick_interval_ms=variant.tick_interval_ms,
         rest_interval_ms=variant.rest_interval_ms,
         spark=variant.spark,

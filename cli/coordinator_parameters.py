@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,16 +147,6 @@ def name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
 _CONF = "--spark-conf"
 
 
-@dataclass(frozen=True, slots=True)
-class SparkOptions:
-    """Spark's master and settings. See `streaming.query.session.Session`."""
-
-    master: str | None
-    driver_host: str | None
-    state_partitions: int | None
-    spark_conf: Mapping[str, str]
-
-
 STATE_PARTITIONS = click.option(
     "--state-partitions",
     type=WholeNumber(1, 1_000),
@@ -166,13 +155,13 @@ STATE_PARTITIONS = click.option(
 )
 SPARK_CONF = click.option(
     _CONF,
-    "spark_conf",
+    "spark",
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _, __, value: _checked_conf(value),
     help="A setting of Spark; repeatable.",
 )
-_OPTIONS = (
+SPARK_OPTIONS = (
     click.option(
         "--master",
         callback=lambda _, __, value: _checked_master(value),
@@ -188,11 +177,6 @@ _OPTIONS = (
     STATE_PARTITIONS,
     SPARK_CONF,
 )
-
-
-def spark_options(command: Command) -> Command:
-    """Add the options. The command gets them as `spark`."""
-    return with_options(as_object(SparkOptions, "spark")(command), *_OPTIONS)
 
 
 def _checked_master(master: str | None) -> str | None:
@@ -292,13 +276,13 @@ def spark_session(log_path: Path, hold_fd: int | None = None) -> Iterator[SparkS
 
 @contextmanager
 def opened(
-    data_dir: Path, place: str | None, spark_conf: Mapping[str, str]
+    data_dir: Path, place: str | None, spark: Mapping[str, str]
 ) -> Iterator[tuple[Checkpoint, SparkSession]]:
     """Yield a coordinator's checkpoint and a Spark session that can read it. The checkpoint is not locked."""
     storage = storage_at(place or str(coordinator_folder(data_dir)))
     with Session(
         log_path=data_dir / "state.log",
         app_name="group-coordinator state",
-        extra={CHECKPOINT_FILE_MANAGER: storage.file_manager, **spark_conf},
+        extra={CHECKPOINT_FILE_MANAGER: storage.file_manager, **spark},
     ) as session:
         yield Checkpoint(storage.open(lambda: session.spark)), session.spark

@@ -215,7 +215,7 @@ def rocketmq_gateway(
             ) as http,
         ):
             _serve(served, http, stop, as_json, "namesrvAddr", namesrv=";".join(namesrv))
-            served.drain(rocketmq.rocketmq_drain_timeout_s)
+            served.drain(rocketmq.drain_timeout_s)
     except (*ROCKETMQ_STARTUP_ERRORS, OSError, ValueError, WebUnavailable, ClientError, KafkaError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -10,9 +10,7 @@ from cli.coordinator_parameters import LISTENERS, NETWORK, PROXIES_HELP, checked
 from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import SETTINGS, Limits, read_quotas
-from gateway.net.advertised import Template
-from gateway.net.proxy_protocol import Network
-from gateway.net.server import GatewayOptions
+from gateway.net.server import GatewayOptions, GatewaySettings
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators
@@ -23,6 +21,7 @@ from kafka_why.cli.parameters import (
     DecimalNumber,
     WholeNumber,
     as_object,
+    shared_fields,
     with_options,
 )
 from kafka_why.connections.address import Address
@@ -34,21 +33,16 @@ GATEWAYS, CLIENTS = "gateway", "client"
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening(GatewaySettings):
     """The options of a gateway's listener, named as click passes them."""
 
     listen: Address
-    advertised_host: str | None  # None: the address that clients connected to
-    reply_partition: int | None  # None: the gateway picks one
     certificate: Path | None  # None: plain text
     key: Path | None  # None: in the certificate's file
     users: Path | None  # None: no authentication, unless `security_config` has keys for clients' tokens
     security_config: Path | None
     broker_principal: str  # that the brokers see in clients' requests: GATEWAYS or CLIENTS
-    expose_internal_topics: bool
-    consumer_protocol: bool
-    streams_protocol: bool
     share_groups: str
     client_telemetry: bool
     client_telemetry_interval_ms: int
@@ -56,12 +50,7 @@ class Listening:
     acls_interval_s: float
     super_users: str
     allow_everyone_if_no_acl_found: bool
-    # Templates of the brokers' addresses in responses; (): the address that clients connected to.
-    templates: tuple[Template, ...]
-    limits: Limits
-    quotas: Path | None  # None: clients have none
     drain_timeout_s: float
-    proxies: tuple[Network, ...]  # load balancers that report clients' addresses
 
     def __post_init__(self) -> None:
         if self.templates and self.advertised_host is not None:
@@ -102,19 +91,11 @@ class Listening:
             client_config,
             layout,
             self.listen,
-            advertised_host=self.advertised_host,
-            reply_partition=self.reply_partition,
-            limits=self.limits,
             security=security,
-            expose_internal_topics=self.expose_internal_topics,
             acls=self._acl_options(),
-            templates=self.templates,
-            quotas=self.quotas,
-            consumer_protocol=self.consumer_protocol,
-            streams_protocol=self.streams_protocol,
             share_groups=Coordinators(self.share_groups),
-            proxies=self.proxies,
             telemetry_interval_ms=self.client_telemetry_interval_ms if self.client_telemetry else None,
+            **shared_fields(GatewaySettings, self),
         )
 
     def _acl_options(self) -> AclOptions | None:

@@ -22,7 +22,7 @@ from kafka_why.cli.output import (
     stop_on_signals,
     watching_threads,
 )
-from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options
+from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options, shared_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase
@@ -42,6 +42,7 @@ from streaming.observing.service import (
     POLL_INTERVAL_MAX_MS,
     Observer,
     ObserverOptions,
+    ObserverSettings,
 )
 from streaming.query.jvm import SparkFailed
 from streaming.service.topics import TopicsError
@@ -57,40 +58,27 @@ STARTUP_ERRORS = (
 _PROGRESS_EACH_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class ObserveOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions(ObserverSettings):
     """The options of `observe`, named as click passes them. `ObserverOptions` explains them."""
 
     client_config: ClientConfig
     data_dir: Path
     prefix: str
     partitions: int
-    shards: int | None
-    state_partitions: int | None
-    output_dir: Path | None
     batch_interval_ms: int | None
-    poll_interval_ms: int
-    replication_factor: int | None
-    min_insync_replicas: int | None
     metrics_host: str
     metrics_port: int
     series: SeriesBounds
-    spark_conf: dict[str, str]
 
     def observer(self) -> ObserverOptions:
         """Return the options of the observer."""
         return ObserverOptions(
-            client_config=self.client_config,
-            folder=self.data_dir / "observer",
-            layout=TopicLayout.observed(self.prefix, self.partitions),
-            shards=self.shards,
-            state_partitions=self.state_partitions,
+            self.client_config,
+            self.data_dir / "observer",
+            TopicLayout.observed(self.prefix, self.partitions),
             batch_interval_ms=self._batch_interval_ms(),
-            output_dir=self.output_dir,
-            poll_interval_ms=self.poll_interval_ms,
-            replication_factor=self.replication_factor,
-            min_insync_replicas=self.min_insync_replicas,
-            spark=self.spark_conf,
+            **shared_fields(ObserverSettings, self),
         )
 
     def _batch_interval_ms(self) -> int:

@@ -13,13 +13,13 @@ import click
 
 from cli.coordinator_parameters import NETWORK, PROXIES_HELP, checked_pairs
 from gateway.limits import Limits
-from gateway.net.proxy_protocol import Network
 from gateway.rocketmq.brokers import AddressTemplate, BrokerPorts, parse_broker_port
 from gateway.rocketmq.options import (
     DRAIN_TIMEOUT_S,
     LAG_QUEUES,
     ROCKETMQ_SETTINGS,
     RocketmqOptions,
+    RocketmqSettings,
     rocketmq_limits,
 )
 from gateway.security.authentication import ListenerSecurity, SecurityError
@@ -31,6 +31,7 @@ from kafka_why.cli.parameters import (
     ParsedOption,
     WholeNumber,
     as_object,
+    shared_fields,
     with_options,
 )
 from kafka_why.connections.address import Address
@@ -43,6 +44,7 @@ from kafka_why.connections.rocketmq import (
 )
 from kafka_why.contract.layout import TopicLayout
 
+PREFIX = "rocketmq_"  # of click's names, because a gateway for Kafka's clients has options of the same names
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _TEMPLATE = ParsedOption("HOST:PORT", AddressTemplate.parse, "an address such as mq.example.org:{port}")
 _ENFORCING, _PERMISSIVE = "enforcing", "permissive"
@@ -52,40 +54,33 @@ NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as
 """Parses to a tuple of the name servers' addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class RocketmqListening:
-    """The options of a gateway's listeners, named as click passes them. `RocketmqOptions` explains them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocketmqListening(RocketmqSettings):
+    """The options of a gateway's listeners, named as click passes them after `rocketmq_`. `RocketmqOptions`
+    explains them."""
 
-    rocketmq_listen: Address
-    rocketmq_advertised_host: str | None
-    rocketmq_advertised: AddressTemplate | None
-    rocketmq_ports: Path | None
-    rocketmq_broker_ports: tuple[tuple[str, int], ...]
-    rocketmq_vip_ports: bool
-    rocketmq_name: str | None
-    rocketmq_reply_partition: int | None
-    rocketmq_acl: Path | None
-    rocketmq_tls: Path | None
-    rocketmq_proxy_protocol: bool
-    rocketmq_allowed_codes: tuple[int, ...]
-    rocketmq_certificate: Path | None
-    rocketmq_key: Path | None
-    rocketmq_tls_mode: str | None
-    rocketmq_proxies: tuple[Network, ...]
-    rocketmq_limits: Limits
-    rocketmq_drain_timeout_s: float
-    rocketmq_lag_queues: int
+    listen: Address
+    ports: Path | None
+    broker_ports: tuple[tuple[str, int], ...]
+    name: str | None
+    acl: Path | None
+    tls: Path | None
+    allowed_codes: tuple[int, ...]
+    certificate: Path | None
+    key: Path | None
+    tls_mode: str | None
+    drain_timeout_s: float
 
     def __post_init__(self) -> None:
-        if self.rocketmq_advertised is not None and self.rocketmq_advertised_host is not None:
+        if self.advertised is not None and self.advertised_host is not None:
             raise click.UsageError("an advertised host and advertised listeners cannot be combined")
-        if self.rocketmq_tls_mode is not None and self.rocketmq_certificate is None:
+        if self.tls_mode is not None and self.certificate is None:
             raise click.UsageError("a mode of TLS needs a certificate")
 
     def servers(self, namesrv: tuple[str, ...]) -> RocketMqServers:
         """Return the servers of the cluster. Raises ClickException if a file cannot be used."""
         try:
-            return RocketMqServers.read(namesrv, self.rocketmq_acl, self.rocketmq_tls, os.environ)
+            return RocketMqServers.read(namesrv, self.acl, self.tls, os.environ)
         except (ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
@@ -101,12 +96,12 @@ class RocketmqListening:
 
         With `folder`, the ports file is in it by default, and the gateway's default name depends on it.
         """
-        listen = self.rocketmq_listen
-        ports, own = self.rocketmq_ports, str(listen.port or os.getpid())
+        listen = self.listen
+        ports, own = self.ports, str(listen.port or os.getpid())
         if folder is not None:
             ports, own = ports or folder / "rocketmq-ports.json", f"{crc32(bytes(folder)):08x}"
         try:
-            security = ListenerSecurity.read(self.rocketmq_certificate, self.rocketmq_key, None)
+            security = ListenerSecurity.read(self.certificate, self.key, None)
             BrokerPorts(listen.port, ports)
         except (SecurityError, OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
@@ -115,26 +110,19 @@ class RocketmqListening:
             layout,
             servers.addresses,
             listen,
-            self.rocketmq_name or f"{socket.gethostname()}:{own}",
-            advertised_host=self.rocketmq_advertised_host,
-            advertised=self.rocketmq_advertised,
+            self.name or f"{socket.gethostname()}:{own}",
             ports=ports,
-            broker_ports=dict(self.rocketmq_broker_ports),
-            has_vip_ports=self.rocketmq_vip_ports,
-            reply_partition=self.rocketmq_reply_partition,
+            broker_ports=dict(self.broker_ports),
             credentials=servers.keys,
             upstream_tls=servers.tls,
-            proxy_line=self.rocketmq_proxy_protocol,
-            allowed_codes=frozenset(self.rocketmq_allowed_codes),
-            lag_queues=self.rocketmq_lag_queues,
-            is_tls_permissive=self.rocketmq_tls_mode == _PERMISSIVE,
-            proxies=self.rocketmq_proxies,
+            allowed_codes=frozenset(self.allowed_codes),
+            is_tls_permissive=self.tls_mode == _PERMISSIVE,
             security=security,
-            limits=self.rocketmq_limits,
+            **shared_fields(RocketmqSettings, self),
         )
 
 
-ROCKETMQ_LISTENING = tuple(field.name for field in fields(RocketmqListening))
+ROCKETMQ_LISTENING = tuple(f"{PREFIX}{field.name}" for field in fields(RocketmqListening))
 """Click's names of the options."""
 
 
@@ -184,7 +172,7 @@ def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Com
         ),
         click.option(
             f"--{prefix}vip-ports/--no-{prefix}vip-ports",
-            "rocketmq_vip_ports",
+            "rocketmq_has_vip_ports",
             default=False,
             show_default=True,
             help="Listen 2 below the port of each broker, too, for clients with sendMessageWithVIPChannel.",
@@ -241,7 +229,7 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
         ),
         click.option(
             f"--{prefix}proxy-protocol/--no-{prefix}proxy-protocol",
-            "rocketmq_proxy_protocol",
+            "rocketmq_proxy_line",
             default=True,
             show_default=True,
             help="Send brokers the client's address (PROXY protocol). Brokers before 5.1 cannot read it.",
@@ -307,6 +295,6 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
     )
 
     def decorated(command: Command) -> Command:
-        return with_options(as_object(RocketmqListening, "rocketmq")(command), *options)
+        return with_options(as_object(RocketmqListening, "rocketmq", PREFIX)(command), *options)
 
     return decorated

@@ -84,7 +84,7 @@ class RocketmqToStart:
     @property
     def polled_cluster(self) -> PolledCluster:
         """The cluster, as the page polls it. It must have been started."""
-        files = (self._listening.rocketmq_acl, self._listening.rocketmq_tls)
+        files = (self._listening.acl, self._listening.tls)
         return PolledCluster(
             self._name_servers, *(None if file is None else str(file.absolute()) for file in files)
         )
@@ -129,7 +129,7 @@ class RocketmqToStart:
     def drain(self) -> None:
         """Let clients go to another gateway before the coordinator ends."""
         if self._running is not None:
-            self._running.drain(self._listening.rocketmq_drain_timeout_s)
+            self._running.drain(self._listening.drain_timeout_s)
 
     def _numbers(self) -> Numbers:
         return {} if self._running is None else self._running.numbers()

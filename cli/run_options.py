@@ -10,16 +10,23 @@ import click
 from cli.coordinator_parameters import (
     PLACE,
     SHARDS,
-    SparkOptions,
+    SPARK_OPTIONS,
     parse_broker_settings,
     parse_settings,
     series_options,
-    spark_options,
 )
 from cli.gateway_options import Listening, gateway_options
 from cli.rocketmq_options import RocketmqListening, rocketmq_options
 from cli.run_gateway import EMBEDDED, ROCKETMQ_CLUSTER, ClusterToServe
-from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options
+from kafka_why.cli.parameters import (
+    HOST,
+    Command,
+    WholeNumber,
+    as_object,
+    cluster_options,
+    shared_fields,
+    with_options,
+)
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
     CREATED_TOPIC_BYTES,
@@ -36,15 +43,16 @@ from kafka_why.metrics.series import SeriesBounds
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
-from streaming.service.starts import REPLICA_BATCH_INTERVAL_MS, Options
+from streaming.service.starts import REPLICA_BATCH_INTERVAL_MS, CoordinatorSettings, Options
 from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 
 NO_GATEWAY = "--no-gateway"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of `run`, named as click passes them. `Options` and `GatewayOptions` explain most of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(CoordinatorSettings):
+    """The options of `run`, named as click passes them. `GatewayOptions` explains most of the
+    gateways'.
 
     `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises
     UsageError.
@@ -53,32 +61,16 @@ class RunOptions:
     client_config: ClientConfig | None  # None: an embedded broker with `broker_settings`
     broker_settings: tuple[str, ...]
     data_dir: Path
-    checkpoint: str | None
     prefix: str
     request_partitions: int
     reply_partitions: int
     max_message_bytes: int
-    replication_factor: int | None
-    min_insync_replicas: int | None
-    shards: int | None
-    settings: Mapping[str, str]  # by Kafka's names
-    tick_interval_ms: int
-    topic_interval_ms: int
-    replica: bool
-    batch_interval_ms: int | None
-    clock_lag_ms: int
-    skip: tuple[str, ...]
-    ui_host: str
-    ui_port: int
-    take_over_topics: bool
-    standby: bool
     metrics_host: str
     metrics_port: int
     metrics_members: bool
     series: SeriesBounds
     has_page: bool
     page_port: int
-    spark: SparkOptions
     listening: Listening
     no_gateway: bool
     rocketmq_cluster: ClusterToServe | None
@@ -108,30 +100,7 @@ class RunOptions:
 
     def coordinator(self, client_config: ClientConfig, folder: Path) -> Options:
         """Return the options of a coordinator on this cluster, with this folder."""
-        return Options(
-            client_config=client_config,
-            folder=folder,
-            layout=self.layout,
-            settings=self.settings,
-            checkpoint=self.checkpoint,
-            skip=self.skip,
-            ui_host=self.ui_host,
-            ui_port=self.ui_port,
-            tick_interval_ms=self.tick_interval_ms,
-            clock_lag_ms=self.clock_lag_ms,
-            topic_interval_ms=self.topic_interval_ms,
-            replica=self.replica,
-            batch_interval_ms=self.batch_interval_ms,
-            replication_factor=self.replication_factor,
-            min_insync_replicas=self.min_insync_replicas,
-            shards=self.shards,
-            take_over_topics=self.take_over_topics,
-            standby=self.standby,
-            master=self.spark.master,
-            driver_host=self.spark.driver_host,
-            state_partitions=self.spark.state_partitions,
-            spark=self.spark.spark_conf,
-        )
+        return Options(client_config, folder, self.layout, **shared_fields(CoordinatorSettings, self))
 
 
 def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
@@ -299,7 +268,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         default=0,
         help="Port of the page; default: a free one.",
     ),
-    spark_options,
+    *SPARK_OPTIONS,
     gateway_options("--gateway", "--listen", default="127.0.0.1:0"),
     click.option(
         "--rocketmq",

@@ -163,11 +163,11 @@ def rollback(
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @data_dir_option("The coordinator may run.")
 @place_options
-def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[str, str]) -> None:
+def backup(file: Path, data_dir: Path, place: str | None, spark: Mapping[str, str]) -> None:
     """Write the state of the newest committed batch into a new FILE. `state import` reads it."""
     configure_logs()
-    with reported(*STATE_ERRORS), opened(data_dir, place, spark_conf) as (checkpoint, spark):
-        header, groups = back_up(checkpoint, spark, file)
+    with reported(*STATE_ERRORS), opened(data_dir, place, spark) as (checkpoint, session):
+        header, groups = back_up(checkpoint, session, file)
     show(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")
 
 
@@ -186,7 +186,7 @@ def backup(file: Path, data_dir: Path, place: str | None, spark_conf: Mapping[st
 def read(
     data_dir: Path,
     place: str | None,
-    spark_conf: Mapping[str, str],
+    spark: Mapping[str, str],
     batch: int | None,
     groups: tuple[str, ...],
     what: str | None,
@@ -198,10 +198,10 @@ def read(
         raise click.UsageError("--what and --sql exclude each other")
     configure_logs()
     with reported(*STATE_ERRORS):
-        with opened(data_dir, place, spark_conf) as (checkpoint, spark):
-            state = read_stored(checkpoint, spark, batch)
+        with opened(data_dir, place, spark) as (checkpoint, session):
+            state = read_stored(checkpoint, session, batch)
             if sql is not None:
-                _print_query(spark, state, groups, sql, output)
+                _print_query(session, state, groups, sql, output)
                 return
         _print(state, groups, None if what is None else StateTable(what), output)
 

@@ -54,37 +54,43 @@ from kafka_why.contract.layout import TopicLayout
 # The options of a gateway.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """The options of a gateway that do not depend on its cluster, its address and its files.
+
+    Without `consumer_protocol` clients see a broker whose feature `group.version` is 0, without
+    `streams_protocol` one whose `streams.version` is 0. Load balancers in `proxies` begin each connection
+    with a header of the PROXY protocol.
+    """
+
+    advertised_host: str | None = None  # in responses; None: the address that the client connected to
+    templates: Sequence[Template] = ()  # of the addresses of brokers in responses (`gateway.net.advertised`)
+    reply_partition: int | None = None  # None: a random partition
+    limits: Limits = field(default_factory=Limits)
+    quotas: Path | None = None  # a file (`gateway.limits`)
+    expose_internal_topics: bool = False  # clients see the coordinator's own topics as ordinary ones
+    consumer_protocol: bool = True
+    streams_protocol: bool = True
+    proxies: tuple[Network, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class GatewayOptions:
+class GatewayOptions(GatewaySettings):
     """The options of a gateway.
 
     It listens on `listen` for all brokers, and for broker n on the port that is n + 1 higher. With port 0 the
     system chooses free ports. With `shares_ports` other processes of the same gateway may listen on the same
-    ports (SO_REUSEPORT).
-
-    Without `consumer_protocol` clients see a broker whose feature `group.version` is 0, without
-    `streams_protocol` one whose `streams.version` is 0, with `share_groups` OFF one whose feature
-    `share.version` is 0. Load balancers in `proxies` begin each connection with a header of the PROXY
-    protocol.
+    ports (SO_REUSEPORT). With `share_groups` OFF clients see a broker whose feature `share.version` is 0.
     """
 
     client_config: ClientConfig
     layout: TopicLayout
     listen: Address
-    advertised_host: str | None = None  # in responses; None: the address that the client connected to
-    templates: Sequence[Template] = ()  # of the addresses of brokers in responses (`gateway.net.advertised`)
     shares_ports: bool = False
-    reply_partition: int | None = None  # None: a random partition
-    limits: Limits = field(default_factory=Limits)
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     acls: AclOptions | None = None  # None: every client may do everything
-    quotas: Path | None = None  # a file (`gateway.limits`)
-    expose_internal_topics: bool = False  # clients see the coordinator's own topics as ordinary ones
-    consumer_protocol: bool = True
-    streams_protocol: bool = True
     share_groups: Coordinators = Coordinators.OURS
     telemetry_interval_ms: int | None = None  # at which clients push their metrics; None: none are accepted
-    proxies: tuple[Network, ...] = ()
 
 
 _LAST_REPORT_S = 2.0

@@ -46,16 +46,33 @@ ROCKETMQ_SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
 """The settings of limits by RocketMQ's names, and those of limits on connections by Kafka's names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocketmqSettings:
+    """The options of a gateway that do not depend on its clusters, its addresses and its files.
+
+    With `has_vip_ports` the gateway also listens on the port that is 2 lower than a broker's, for clients
+    with sendMessageWithVIPChannel. Load balancers in `proxies` begin each connection with a header of the
+    PROXY protocol.
+    """
+
+    advertised_host: str | None = None  # in routes; None: the address that the client connected to
+    advertised: AddressTemplate | None = None  # gives the whole addresses of brokers instead
+    has_vip_ports: bool = False
+    reply_partition: int | None = None
+    proxy_line: bool = True  # brokers see the clients' addresses
+    lag_queues: int = LAG_QUEUES  # the most queues whose lags are in the metrics
+    proxies: tuple[Network, ...] = ()
+    limits: Limits = field(default_factory=rocketmq_limits)
+
+
 @dataclass(frozen=True, slots=True)
-class RocketmqOptions:
+class RocketmqOptions(RocketmqSettings):
     """The options of a gateway, which is a name server at `listen`, and has a port for each broker address.
 
     The port of a broker is that in `broker_ports`, by the broker's name and id, else that in the file
-    `ports`, else a free port above that of `listen`. With `has_vip_ports` the gateway also listens on the
-    port that is 2 lower, for clients with sendMessageWithVIPChannel.
+    `ports`, else a free port above that of `listen`.
 
-    Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`. Load balancers in
-    `proxies` begin each connection with a header of the PROXY protocol.
+    Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`.
     """
 
     client_config: ClientConfig  # for the coordinator's topics
@@ -64,19 +81,11 @@ class RocketmqOptions:
     listen: Address
     # Gateways that run at the same time have different names. A gateway that starts again has the same name.
     name: str
-    advertised_host: str | None = None  # in routes; None: the address that the client connected to
-    advertised: AddressTemplate | None = None  # gives the whole addresses of brokers instead
     ports: Path | None = None
     broker_ports: Mapping[str, int] = field(default_factory=dict)
-    has_vip_ports: bool = False
-    reply_partition: int | None = None
     # For the cluster: access key and secret key.
     credentials: tuple[str, str] | None = field(default=None, repr=False)
     upstream_tls: ssl.SSLContext | None = None  # for the cluster
-    proxy_line: bool = True  # brokers see the clients' addresses
     allowed_codes: frozenset[int] = frozenset()  # requests that pass although they are refused by default
-    lag_queues: int = LAG_QUEUES  # the most queues whose lags are in the metrics
     is_tls_permissive: bool = False
-    proxies: tuple[Network, ...] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
-    limits: Limits = field(default_factory=rocketmq_limits)

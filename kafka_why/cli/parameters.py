@@ -124,12 +124,19 @@ Command = Callable[..., Any]
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
-    """Remove the parameters of the dataclass `kind` from `given`, and return its instance."""
-    return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+def pop_fields(kind: type[T], given: dict[str, Any], prefix: str = "") -> T:
+    """Remove the parameters named like the fields of the dataclass `kind` after `prefix`, and return an
+    instance of it.
+    """
+    return kind(**{field.name: given.pop(f"{prefix}{field.name}") for field in fields(kind)})
 
 
-def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
+def shared_fields(kind: type[T], given: T) -> dict[str, Any]:
+    """Return the fields of `given` that the dataclass `kind`, from which its class derives, has."""
+    return {field.name: getattr(given, field.name) for field in fields(kind)}
+
+
+def as_object(kind: type[T], name: str, prefix: str = "") -> Callable[[Command], Command]:
     """Return a decorator that passes the parameters of `kind` to the command as one object, `name`.
 
     Click shows errors that `kind` raises.
@@ -138,7 +145,7 @@ def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            command(**{name: pop_fields(kind, given)}, **given)
+            command(**{name: pop_fields(kind, given, prefix)}, **given)
 
         return run
 

@@ -53,28 +53,33 @@ DEFAULT_SHARDS = 4
 DEFAULT_STATE_PARTITIONS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ObserverOptions:
-    """The options of an observer, which writes to the topics of `layout`, or to `output_dir`.
-
-    `spark` are further settings of Spark.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverSettings:
+    """The options of an observer without its cluster, folder and topics. It writes to its topics, or to
+    `output_dir`.
     """
 
-    client_config: ClientConfig
-    folder: Path  # the data folder, with the checkpoint
-    layout: TopicLayout = field(default_factory=lambda: TopicLayout.observed(DEFAULT_PREFIX, 1))
     # The number of shards of a partition (`streaming.query.admission`). None: the checkpoint's number, or the
     # default for a new checkpoint. The same holds for `state_partitions`, in which Spark keeps the state.
     shards: int | None = None
     state_partitions: int | None = None
-    batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS  # between the beginnings of batches
     poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # between polls for rebalancing groups; 0: none
     replication_factor: int | None = None  # of new topics
     min_insync_replicas: int | None = None  # of new topics
+    output_dir: Path | None = None  # for Parquet files
+    spark: Mapping[str, str] = field(default_factory=dict)  # further settings of Spark
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverOptions(ObserverSettings):
+    """The options of an observer."""
+
+    client_config: ClientConfig
+    folder: Path  # the data folder, with the checkpoint
+    layout: TopicLayout = field(default_factory=lambda: TopicLayout.observed(DEFAULT_PREFIX, 1))
+    batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS  # between the beginnings of batches
     ui_host: str = LOOPBACK
     ui_port: int | None = None
-    output_dir: Path | None = None  # for Parquet files
-    spark: Mapping[str, str] = field(default_factory=dict)
 
 
 # The pause between two polls for `__consumer_offsets` on a cluster that does not have it yet, because no

@@ -125,25 +125,21 @@ REPLICA_BATCH_INTERVAL_MS = 1_000
 """The interval of batches with a replica. Only views wait for a batch then, and larger batches cost less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a coordinator. `settings` are by Kafka's dotted names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """The options of a coordinator without its cluster, folder and topics.
 
     With `replica` a second process answers before the query (`streaming.replica`). With `take_over_topics`
     the coordinator may claim topics of another folder (`streaming.service.ownership`). With `standby` it
     waits until they are free. `master`, `driver_host` and the settings `spark` are as in `Session`.
     """
 
-    client_config: ClientConfig
-    folder: Path
-    layout: TopicLayout = field(default_factory=TopicLayout.named)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str | None = None  # a path or URI; None: it is in `folder`
+    settings: Mapping[str, str] = field(default_factory=dict)  # by Kafka's dotted names
+    checkpoint: str | None = None  # a path or URI; None: it is in the folder
     skip: tuple[str, ...] = ()  # ids of records to dead-letter unread
     ui_host: str = LOOPBACK
     ui_port: int | None = 0
     tick_interval_ms: int = DEFAULT_INTERVAL_MS
-    rest_interval_ms: int = REST_INTERVAL_MS  # of clock records while no group has a member (`MembersPace`)
     clock_lag_ms: int = 0
     topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
     replica: bool = True
@@ -156,13 +152,23 @@ class Options:
     shards: int | None = None
     take_over_topics: bool = False
     standby: bool = False
-    # If gateways are separate processes, an outage ends at the first request, at the latest this long after
-    # the start of the query.
-    first_request_wait_s: float = FIRST_REQUEST_WAIT_S
     master: str | None = None
     driver_host: str | None = None
     state_partitions: int | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Options(CoordinatorSettings):
+    """The options of a coordinator."""
+
+    client_config: ClientConfig
+    folder: Path
+    layout: TopicLayout = field(default_factory=TopicLayout.named)
+    rest_interval_ms: int = REST_INTERVAL_MS  # of clock records while no group has a member (`MembersPace`)
+    # If gateways are separate processes, an outage ends at the first request, at the latest this long after
+    # the start of the query.
+    first_request_wait_s: float = FIRST_REQUEST_WAIT_S
 
     @property
     def batches(self) -> BatchStart:

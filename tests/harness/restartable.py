@@ -58,7 +58,7 @@ def restartable(broker: EmbeddedBroker, folder: Path, spark: Mapping[str, str]) 
             client_config,
             folder,
             layout,
-            SETTINGS,
+            settings=SETTINGS,
             ui_port=None,
             tick_interval_ms=50,
             first_request_wait_s=1.0,

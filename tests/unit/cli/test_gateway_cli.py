@@ -8,7 +8,7 @@ import pytest
 
 from cli.gateway import gateway, rocketmq_gateway
 from cli.gateway_options import LISTENING, Listening
-from cli.rocketmq_options import ROCKETMQ_LISTENING, RocketmqListening
+from cli.rocketmq_options import RocketmqListening
 from cli.run import run
 from cli.run_gateway import GatewayToStart
 from gateway.authorization.sources import INTERVAL_S, AclOptions
@@ -16,6 +16,7 @@ from gateway.net.advertised import Template
 from gateway.net.server import GatewayOptions
 from gateway.rocketmq.brokers import AddressTemplate
 from gateway.rocketmq.options import RocketmqOptions
+from kafka_why.cli.parameters import pop_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.starts import Options
@@ -133,7 +134,7 @@ SERVERS, NAMESRV = "--bootstrap-servers=127.0.0.1:9092", "--namesrv=mq-1:9876;mq
 
 def options(*words: str, folder: Path | None = None) -> RocketmqOptions:
     context = rocketmq_gateway.make_context("rocketmq-gateway", [SERVERS, NAMESRV, *words])
-    given = RocketmqListening(**{name: context.params[name] for name in ROCKETMQ_LISTENING})
+    given = pop_fields(RocketmqListening, dict(context.params), "rocketmq_")
     servers = given.servers(context.params["namesrv"])
     return given.options(servers, ClientConfig("127.0.0.1:9092"), TopicLayout.named(), folder=folder)
 

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cli.coordinator_parameters import SparkOptions
 from cli.gateway_options import Listening
 from cli.rocketmq_options import RocketmqListening
 from cli.run import run
@@ -94,9 +93,8 @@ def told(*words: str) -> RunOptions:
     given = run.make_context("run", [*words]).params
     reached = client_config_of(given.pop("bootstrap_servers"), given.pop("properties"))
     parts = {
-        "spark": pop_fields(SparkOptions, given),
         "listening": pop_fields(Listening, given),
-        "rocketmq": pop_fields(RocketmqListening, given),
+        "rocketmq": pop_fields(RocketmqListening, given, "rocketmq_"),
         "series": pop_fields(SeriesBounds, given),
     }
     return pop_fields(RunOptions, {**given, **parts, "client_config": reached})

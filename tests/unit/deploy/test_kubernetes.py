@@ -9,12 +9,10 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from cli.coordinator_parameters import SparkOptions
 from cli.gateway import gateway
 from cli.run import run
 from gateway import running
 from kafka_why import __version__
-from kafka_why.cli.parameters import pop_fields
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -154,14 +152,13 @@ def test_the_coordinators_command_line_is_understood_and_reaches_the_master() ->
     assert context.params["no_gateway"]
     assert context.params["metrics_port"] == COORDINATOR["ports"][0]["containerPort"]
     (port,) = [p["port"] for p in of("Service", "spark-master")["spec"]["ports"] if p["name"] == "spark"]
-    spark = pop_fields(SparkOptions, context.params)
-    assert spark.master == WORKER["command"][-1] == f"spark://spark-master:{port}"
+    assert context.params["master"] == WORKER["command"][-1] == f"spark://spark-master:{port}"
     assert option(MASTER["command"], "--port") == str(port)
-    assert spark.driver_host == POD_IP
+    assert context.params["driver_host"] == POD_IP
     for container in (COORDINATOR, WORKER, MASTER):
         assert "POD_IP" in {variable["name"] for variable in container["env"]}
     replicas = of("Deployment", "spark-worker")["spec"]["replicas"]
-    assert spark.state_partitions == replicas * int(option(WORKER["command"], "--cores"))
+    assert context.params["state_partitions"] == replicas * int(option(WORKER["command"], "--cores"))
 
 
 def test_executors_share_the_single_drivers_checkpoint() -> None:
@@ -180,8 +177,7 @@ def test_executors_share_the_single_drivers_checkpoint() -> None:
 
 
 def test_an_executor_fits_into_its_worker_and_the_worker_into_its_container() -> None:
-    spark = pop_fields(SparkOptions, run.make_context("run", [*ARGUMENTS]).params)
-    executor_mib = mib(spark.spark_conf["spark.executor.memory"])
+    executor_mib = mib(run.make_context("run", [*ARGUMENTS]).params["spark"]["spark.executor.memory"])
     assert executor_mib <= mib(option(WORKER["command"], "--memory"))
     (daemon_mib,) = [mib(v["value"]) for v in WORKER["env"] if v["name"] == "SPARK_DAEMON_MEMORY"]
     limit_mib = mib(WORKER["resources"]["limits"]["memory"])
