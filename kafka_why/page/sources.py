@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kafka_why.groups.gather import BrokerGroup
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.now import now_ms
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, DeliveriesCache
@@ -17,28 +17,36 @@ from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
 
-class PageSources(NamedTuple):
+@dataclass(frozen=True)
+class DataSource:
+    """A source of the page's data, with the threads that read it."""
+
+    fleet: Fleet
+    histories: Histories
+    read_age_s: Callable[[], float]  # age of the last read of the topics
+    followers: tuple[BackgroundThread, ...] = ()
+    service_topics: ServiceTopics | None = None  # None for the brokers' own topic
+    deliveries: DeliveriesCache = NO_DELIVERIES
+    remarks: Callable[[], list[str]] = list  # how much of the brokers' own topic was read
+    polled: Callable[[str], PolledPage] | None = None  # page of a group of a RocketMQ cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageSources(DataSource):
     """The sources of the page's data.
 
     `lines` and `members` are at least as new as the fleet's `lines_version`.
     """
 
-    fleet: Fleet
     lines: Callable[[], list[GroupLine]]  # all groups
     members: Callable[[], Members]  # clients and hosts of all groups
     lines_version: Callable[[], int]
-    histories: Histories
     analyses: Analyses
-    read_age_s: Callable[[], float]  # age of the last read of the topics
-    service_topics: ServiceTopics | None  # None for the brokers' own topic
     service_state: StateReader | None  # as `log`, None if the coordinator's is unknown
     connect_to: str
-    deliveries: DeliveriesCache = NO_DELIVERIES
     log: CoordinatorLog | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list  # of the embedded broker's coordinator
-    remarks: Callable[[], list[str]] = list  # how much of the brokers' own topic was read
     now_ms: Callable[[], int] = now_ms
-    polled: Callable[[str], PolledPage] | None = None  # page of a group of a RocketMQ cluster
     # What to show beside the history of a RocketMQ group.
     polled_beside: Callable[[str], PolledPage | str] | None = None
 

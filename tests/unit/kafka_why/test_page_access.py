@@ -7,6 +7,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from html import unescape
 from typing import Any
@@ -50,7 +51,7 @@ def serving(
     fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
     histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
-    sources = PageSources(
+    idle = PageSources(
         fleet=fleet,
         lines=list,
         members=lambda: EMPTY,
@@ -61,7 +62,8 @@ def serving(
         service_topics=ServiceTopics(),
         service_state=None,
         connect_to="127.0.0.1:9092",
-    )._replace(**others)
+    )
+    sources = replace(idle, **others)
     with listening_at("127.0.0.1", 0) as listening:
         served = app(sources, access or Access(names_of(listening)))
         web = WebServer(served, listening, max_connections=max_connections)
