@@ -18,7 +18,7 @@ from embedded.broker import BrokerFailed, EmbeddedBroker, check_broker_settings
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from gateway.net.advertised import parse_templates
-from gateway.net.proxy_protocol import parse_network
+from gateway.net.first_bytes import parse_network
 from kafka_why.cli.parameters import (
     HOST,
     Command,

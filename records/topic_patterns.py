@@ -13,7 +13,7 @@ import re2
 
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS
+from kafka_why.contract.layout import KAFKAS_INTERNAL_TOPICS
 
 # Clients choose the patterns, so memory and time are bounded. RE2's own limit of memory is 8 MiB for each
 # pattern. One name of 200 letters then takes up to 2 s, because the time grows with the pattern's program.

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
-from cli.demo.narrator import NotSeen
 from cli.demo.story import Demo, RocketMqDemo
+from cli.demo.watch import NotSeen
 from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable

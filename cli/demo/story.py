@@ -10,11 +10,21 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from cli.demo import checks, consumer
-from cli.demo.checks import DemoCheck
+from cli.demo import consumer, watch
 from cli.demo.load import Load, consumed
-from cli.demo.narrator import PATIENCE_S, Narrator, NotSeen, json_line, wait_until
-from cli.demo.watch import HistoryWatch, first, partitions_held, removed, stable_with
+from cli.demo.watch import (
+    PATIENCE_S,
+    DemoCheck,
+    HistoryWatch,
+    Narrator,
+    NotSeen,
+    first,
+    json_line,
+    partitions_held,
+    removed,
+    stable_with,
+    wait_until,
+)
 from cli.processes.child import GROUP_COORDINATOR, Child, Children
 from embedded.broker import EmbeddedBroker
 from embedded.jars import class_path
@@ -71,10 +81,10 @@ class Demo:
             with closing(kafka_clients.admin(self._client_config)) as admin:
                 groups_of_broker = [group["group_id"] for group in admin.list_groups()]
             return [
-                checks.all_consumed(self._load.acknowledged, consumed(self._consumed)),
-                checks.only_expired(self._watch.entries, "consumer-2"),
-                checks.one_owner_each(self._watch.entries, PARTITIONS),
-                checks.broker_has_no_group(groups_of_broker),
+                watch.all_consumed(self._load.acknowledged, consumed(self._consumed)),
+                watch.only_expired(self._watch.entries, "consumer-2"),
+                watch.one_owner_each(self._watch.entries, PARTITIONS),
+                watch.broker_has_no_group(groups_of_broker),
             ]
 
     def _set_up(self, stack: ExitStack) -> None:

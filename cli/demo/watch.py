@@ -1,16 +1,66 @@
-"""A reader of the demo group's history on the events topic. Any client can read it in this way."""
+"""The history of the demo group as any client can read it, the lines of a story, and its last checks."""
 
+import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeVar
 
-from cli.demo.narrator import NotSeen
+from kafka_why.cli.output import show
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import HistoryReader, decode_entry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.lifetimes import Closeable
 from kafka_why.topic_reader import Record, TopicReader
+
+# The printed lines of a story.
+
+
+PATIENCE_S = 300.0
+"""The time limit of each wait. It is long, because a busy machine is slow, not wrong."""
+
+
+class NotSeen(RuntimeError):
+    """An expected event did not happen in time."""
+
+
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a condition of other processes. Raises NotSeen after PATIENCE_S."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > give_up_s:
+            raise NotSeen(f"{what}: not within {PATIENCE_S:.0f} s")
+        time.sleep(0.2)
+
+
+class Narrator:
+    """A printer of the numbered steps of a story, with the seconds since its start."""
+
+    def __init__(self) -> None:
+        self._started_s = time.time()
+        self._steps = 0
+
+    def step(self, text: str) -> None:
+        self._steps += 1
+        show()
+        show(f"{self._steps}. {text}")
+
+    def say(self, text: str, at_s: float | None = None) -> None:
+        """Print a line for now, or for `at_s` since the epoch."""
+        show(f"{(time.time() if at_s is None else at_s) - self._started_s:8.1f} s  {text}")
+
+
+def json_line(line: str) -> dict[str, Any]:
+    """Return the JSON object in a child's line of output, or {}."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+# A reader of the demo group's history on the events topic.
+
 
 T = TypeVar("T")
 Find = Callable[[Sequence[HistoryEntry]], T | None]
@@ -106,3 +156,52 @@ def partitions_held(stable: HistoryEntry) -> dict[str, list[int]]:
         client_of(member_id): [p.partition for p in decode_assignment(data).partitions] if data else []
         for member_id, data in (stable.assignments or {}).items()
     }
+
+
+# The checks at the end of the demo.
+
+
+_LEFT = ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
+
+
+class DemoCheck(NamedTuple):
+    """A claim, and the finding."""
+
+    claim: str
+    ok: bool  # the claim holds
+    finding: str
+
+
+def all_consumed(produced: Set[str], consumed: Mapping[str, int]) -> DemoCheck:
+    """Check that every produced record reached a consumer. `consumed` counts how often."""
+    missing = produced - consumed.keys()
+    again = sum(times - 1 for times in consumed.values())
+    finding = f"{len(produced)} produced, {len(missing)} of them not consumed, {again} consumed twice"
+    return DemoCheck("every produced record was consumed", bool(produced) and not missing, finding)
+
+
+def one_owner_each(entries: Sequence[HistoryEntry], partitions: int) -> DemoCheck:
+    """Check that each partition had exactly one owner in every generation."""
+    stable = [entry for entry in entries if entry.type is EntryType.STABLE]
+    wrong = [
+        entry.generation
+        for entry in stable
+        if sorted(p for held in partitions_held(entry).values() for p in held) != list(range(partitions))
+    ]
+    finding = f"{len(stable)} generations of {partitions} partitions, wrong: {wrong or 'none'}"
+    claim = "each generation gave every partition to exactly one member"
+    return DemoCheck(claim, bool(stable) and not wrong, finding)
+
+
+def only_expired(entries: Sequence[HistoryEntry], killed: str) -> DemoCheck:
+    """Check that only the killed consumer expired."""
+    gone = [e for e in entries if e.type is EntryType.MEMBER_REMOVED and e.rule not in _LEFT]
+    clients = [client_of(entry.member_id or "") for entry in gone]
+    finding = ", ".join(clients) or "no member expired"
+    return DemoCheck(f"the killed {killed} expired, and no other member did", clients == [killed], finding)
+
+
+def broker_has_no_group(group_ids: Sequence[str]) -> DemoCheck:
+    """Check that the broker's own coordinator has no group. `group_ids` are those that it lists."""
+    finding = f"it lists {', '.join(group_ids) or 'none'}"
+    return DemoCheck("the broker's own coordinator knows no group", not group_ids, finding)

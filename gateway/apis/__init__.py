@@ -22,7 +22,6 @@ from gateway.apis import (
     passed_on,
     share_groups,
     streams_groups,
-    telemetry,
     transactions,
 )
 from gateway.apis.api import Api, Passed, Rewrite, Screen, Screened, combine
@@ -59,8 +58,8 @@ SERVED = _by_key(
     *share_groups.APIS,
     streams_groups.HEARTBEAT,
     streams_groups.DESCRIBE,
-    telemetry.GET_API,
-    telemetry.PUSH_API,
+    handshake.GET_SUBSCRIPTIONS_API,
+    handshake.PUSH_TELEMETRY_API,
 )
 
 # Requests that a client may send before it has authenticated.

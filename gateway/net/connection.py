@@ -21,13 +21,12 @@ from gateway.apis.api import Answer, Api, Screened
 from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
 from gateway.fairness import TENANT
-from gateway.net.dispatch import RequestOrdering
 from gateway.net.lifecycle import forget_frames
 from gateway.net.limits.requests import ForwardedRequests
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.responses import CLOSED, AtBroker, Responses
 from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes_undecoded, relay
-from gateway.net.writing import ResponseSlot
+from gateway.net.writing import RequestOrdering, ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.wire import codec, offload
 from gateway.wire.framing import (

@@ -25,7 +25,7 @@ from gateway.limits import Limits, Quotas
 from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
-from gateway.net.first_bytes import ConnectionEntry
+from gateway.net.first_bytes import ConnectionEntry, Network
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.net.listener import (
@@ -37,7 +37,6 @@ from gateway.net.listener import (
     open_listener,
     port_of,
 )
-from gateway.net.proxy_protocol import Network
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import Endpoints
 from gateway.security.authentication import ListenerSecurity

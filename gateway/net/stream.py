@@ -14,7 +14,6 @@ from gateway import apis
 from gateway.apis.api import Screened
 from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts
-from gateway.net.dispatch import FULL, HELD, MUTED, WAITING, Dispatcher, PauseReason, RequestReader
 from gateway.net.lifecycle import (
     ClientGone,
     ConnectionEvent,
@@ -26,7 +25,17 @@ from gateway.net.lifecycle import (
 )
 from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.tls_entry import Endpoint
-from gateway.net.writing import ResponseSlot, ResponseWriter
+from gateway.net.writing import (
+    FULL,
+    HELD,
+    MUTED,
+    WAITING,
+    Dispatcher,
+    PauseReason,
+    RequestReader,
+    ResponseSlot,
+    ResponseWriter,
+)
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
 from gateway.wire.fetch_messages import WITH_RECORDS, tail_of
 from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of, size_prefix

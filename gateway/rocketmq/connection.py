@@ -9,8 +9,8 @@ from typing import Protocol
 
 from gateway.limits import MIB
 from gateway.log_text import RateLimitedWarning
+from gateway.rocketmq.backend import AskBroker
 from gateway.rocketmq.brokers import BrokerAddress, broker_addresses
-from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.frame_relay import FrameHandling
 from gateway.rocketmq.joined import (
     JoinedConnection,

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gateway.limits import MIB, SETTINGS, Limits, LimitSetting
-from gateway.net.proxy_protocol import Network
+from gateway.net.first_bytes import Network
 from gateway.rocketmq.brokers import AddressTemplate
 from gateway.security.authentication import ListenerSecurity
 from kafka_why.connections.address import Address

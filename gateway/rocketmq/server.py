@@ -12,12 +12,12 @@ import structlog
 from gateway.limits import Quotas
 from gateway.log_text import RateLimitedWarning
 from gateway.metrics.numbers import Numbers, Values
-from gateway.net.first_bytes import ConnectionEntry
+from gateway.net.first_bytes import ConnectionEntry, proxy_header
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.listener import AdmissionDecision, CannotListen, Entrance, open_listener, port_of
-from gateway.net.proxy_protocol import proxy_header
 from gateway.net.tls_entry import Endpoints
+from gateway.rocketmq.backend import ConnectedClient
 from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
 from gateway.rocketmq.connection import (
     BETWEEN_BROKERS,
@@ -27,7 +27,6 @@ from gateway.rocketmq.connection import (
     NameServerConnection,
     found_brokers,
 )
-from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from gateway.rocketmq.options import RocketmqOptions

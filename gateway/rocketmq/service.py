@@ -10,9 +10,8 @@ from clients.coordinator_client import CoordinatorClient
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import rocketmq_groups
 from gateway.net.listener import CannotListen, allow_open_files, files_for
-from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.backend import ConnectedClient, ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts, QueueLags
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions

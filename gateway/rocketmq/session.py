@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from gateway.limits import MIB
-from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
-from gateway.rocketmq.exchange import AskBroker, ConnectedClient, Exchange, GroupOrder, R, split_heartbeat
+from gateway.rocketmq.backend import (
+    Answer,
+    AskBroker,
+    ConnectedClient,
+    CoordinatorRequests,
+    Exchange,
+    GroupOrder,
+    RequestFields,
+    split_heartbeat,
+)
 from gateway.rocketmq.facts import FACT_CHANGES, ClusterFacts
 from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
 from gateway.rocketmq.peers import Peers, Restart, RocketMqGroupsView
@@ -310,7 +318,7 @@ class GroupSession:
         self._parts.facts.forget(exchange.request.code)
         return encode_frame(header, body)
 
-    def _send(self, request: Request[R]) -> asyncio.Future[R]:
+    def _send(self, request: Request[Answer]) -> asyncio.Future[Answer]:
         if self._is_closed:
             raise ConnectionResetError("the connection has ended")
         return self._parts.coordinator.send(request)

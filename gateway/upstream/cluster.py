@@ -18,7 +18,7 @@ from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Address, BrokerA
 from gateway.wire import codec, offload
 from gateway.wire.codec import GatewayError
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.topic_names import is_topic_name
+from kafka_why.contract.layout import is_topic_name
 
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12

@@ -11,8 +11,7 @@ import msgspec
 from kafka.protocol.api_key import ApiKey
 
 from gateway.log_text import quoted
-from gateway.upstream.connections import Upstream, UpstreamLost
-from gateway.upstream.sasl import MECHANISMS
+from gateway.upstream.connections import MECHANISMS, Upstream, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.codec import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of, trimmed, unescaped

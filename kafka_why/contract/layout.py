@@ -2,6 +2,7 @@
 follow from `max.message.bytes` of the requests topic and the responses topic.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -180,3 +181,17 @@ class TopicLayout:
         return replace(
             self, request_max_bytes=sizes.request_max_bytes, response_max_bytes=sizes.response_max_bytes
         )
+
+
+# The names of topics.
+
+
+KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+_NAME_MAX_CHARS = 249
+_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Return True if a topic can have this name."""
+    return name not in (".", "..") and _NAME.fullmatch(name) is not None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from kafka_why.contract.kafka.offsets import MarkerOutcome
+from kafka_why.contract.kafka.history import MarkerOutcome
 from kafka_why.contract.service import (
     PHASES,
     ReplicaState,

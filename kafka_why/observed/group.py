@@ -15,8 +15,8 @@ from kafka_why.contract.kafka.history import (
     ConsumerGroupState,
     GroupState,
     MemberState,
+    Offset,
 )
-from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, last_commit, named
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,

@@ -5,8 +5,15 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from kafka_why.contract.kafka.history import CONSUMER, DEAD, STREAMS, EntryType, GroupState, HistoryEntry
-from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.history import (
+    CONSUMER,
+    DEAD,
+    STREAMS,
+    EntryType,
+    GroupState,
+    HistoryEntry,
+    OffsetChange,
+)
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.kafka.snapshot import listed as shortened
 from kafka_why.contract.messages import RECORD_VERSION

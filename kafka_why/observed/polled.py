@@ -10,8 +10,15 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import CLASSIC, NOT_READY, SHARE, STREAMS, GroupState, HistoryEntry
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import (
+    CLASSIC,
+    NOT_READY,
+    SHARE,
+    STREAMS,
+    GroupState,
+    HistoryEntry,
+    Offset,
+)
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,

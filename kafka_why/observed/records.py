@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import Offset
 from kafka_why.contract.kafka.snapshot import Partitions
 
 

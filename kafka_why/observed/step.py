@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.history import OffsetChange
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.observed import classic, epochs, share, streams
 from kafka_why.observed.group import ObservedGroup

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.offsets import LogPosition, MarkerOutcome, Offset, OffsetChange
+from kafka_why.contract.kafka.history import EntryType, LogPosition, MarkerOutcome, Offset, OffsetChange
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,

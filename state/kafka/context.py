@@ -8,8 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct, field, msgpack, structs
 
-from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
-from kafka_why.contract.kafka.offsets import LogPosition, Offset, OffsetChange
+from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry, LogPosition, Offset, OffsetChange
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.messages import RECORD_VERSION, ErrorCode, SettingValue

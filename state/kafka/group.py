@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.history import LogPosition, Offset
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.messages import SettingValue
 

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.history import EntryType, LogPosition, Offset
 from kafka_why.contract.kafka.requests import (
     OffsetDelete,
     OffsetFetch,

@@ -18,8 +18,7 @@ from kafka_why.lifetimes import Startable
 from kafka_why.local_files import ServiceFolder
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import output_folder, pipeline
-from streaming.observing.one_observer import check_topics_are_ours, observer_id
-from streaming.observing.operator import SOURCE, ObservingOperator
+from streaming.observing.operator import SOURCE, ObservingOperator, check_topics_are_ours, observer_id
 from streaming.observing.rebalance_poller import RebalancePoller
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, LOOPBACK, Session
 from streaming.query.storage import storage_at

@@ -19,7 +19,7 @@ from kafka_why.contract.codec import (
     pack,
     transaction_key,
 )
-from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.history import OffsetChange
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import partition_of
 from records.truncation import encode_event, encode_view

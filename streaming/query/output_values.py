@@ -14,7 +14,7 @@ from kafka_why.contract.codec import (
     Reason,
     encode,
 )
-from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.history import OffsetChange
 from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import RECORD_VERSION
 from records.truncation import too_large_error

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from embedded.broker import EmbeddedBroker
-from streaming.service.transactions.markers import MarkersReader, read_markers
+from streaming.service.transactions.pending import MarkersReader, read_markers
 from tests.harness.transactions import FETCH, LIST_OFFSETS, NONE, TV1, TV2, Producer, Wire, partitions_of
 from tests.harness.witness import EPOCHS_LATER, Witness
 

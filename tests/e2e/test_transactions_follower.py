@@ -23,7 +23,7 @@ from kafka_why.contract.layout import TopicLayout
 from streaming.service.topics import prepare_topics
 from streaming.service.transactions import follower as follower_module
 from streaming.service.transactions.follower import TransactionsFollower
-from streaming.service.transactions.markers import MarkersReader
+from streaming.service.transactions.pending import MarkersReader
 from tests.e2e.harness import create_topic, new_layout, read_topic
 from tests.harness.transactions import NONE, TV2, Producer, Wire, producer_of, wait_for
 

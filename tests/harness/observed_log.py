@@ -7,8 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kafka_why.contract.kafka.history import SHARE, STREAMS, HistoryEntry
-from kafka_why.contract.kafka.offsets import Offset, OffsetChange
+from kafka_why.contract.kafka.history import SHARE, STREAMS, HistoryEntry, Offset, OffsetChange
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
     Subscription,

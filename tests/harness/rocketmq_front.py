@@ -13,8 +13,8 @@ from typing import Any
 
 import uvloop
 
+from gateway.rocketmq.backend import AskBroker, ConnectedClient
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.exchange import AskBroker, ConnectedClient
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.server import RocketmqGateway

@@ -18,9 +18,8 @@ from clients.coordinator_client import CoordinatorClient
 from clients.pending import PendingRequest, PendingRequests
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.limits import Limits
-from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.backend import ConnectedClient, ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.peers import Peers, Restart

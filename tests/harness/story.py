@@ -5,8 +5,7 @@ from uuid import UUID
 
 from msgspec import UnsetType
 
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.kafka.offsets import OffsetChange
+from kafka_why.contract.kafka.history import HistoryEntry, OffsetChange
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.kafka.responses import (
     AnyResponse,

@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 
 from kafka_why.connections.client_config import ClientConfig
-from streaming.service.transactions.markers import Marker, MarkersReader
+from streaming.service.transactions.pending import Marker, MarkersReader
 from tests.e2e.harness import create_topic
 from tests.harness.transactions import NONE, TV1, Identity, Producer, Wire, wait_for
 

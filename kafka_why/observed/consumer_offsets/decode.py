@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS, Offset
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.observed import records
 from kafka_why.observed.consumer_offsets.schemas import RawRecord, read

@@ -15,8 +15,8 @@ from kafka_why.contract.kafka.streams_responses import (
     TaskIds,
     TaskOffset,
 )
+from kafka_why.contract.layout import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from state.kafka.context import RuleId, StepContext
 from state.kafka.modern import RequestRefused, is_blank
 from state.kafka.streams_group import RoleTasks, Task

@@ -27,8 +27,12 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import TransactionsSummary
 from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.request_appender import RequestAppender
-from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
-from streaming.service.transactions.pending import Decision, PendingTransactions
+from streaming.service.transactions.pending import (
+    Decision,
+    MarkersReader,
+    PendingTransactions,
+    marker_wait_ms,
+)
 
 # Outcomes for pending transactions that are reported before they are on the transactions topic.
 #

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo import checks
+from cli.demo import watch
 from cli.demo.load import consumed
 from cli.demo.watch import partitions_held, stable_with
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
@@ -37,7 +37,7 @@ def gone(client: str, rule: str) -> HistoryEntry:
     ],
 )
 def test_demo_check_fails_if_a_record_was_lost(produced: set[str], counts: dict[str, int], ok: bool) -> None:
-    assert checks.all_consumed(produced, counts).ok is ok
+    assert watch.all_consumed(produced, counts).ok is ok
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_demo_check_fails_if_a_record_was_lost(produced: set[str], counts: dict[
 def test_demo_check_fails_unless_each_partition_has_one_owner(
     holdings: list[dict[str, tuple[int, ...]]], ok: bool
 ) -> None:
-    assert checks.one_owner_each([stable(held) for held in holdings], 3).ok is ok
+    assert watch.one_owner_each([stable(held) for held in holdings], 3).ok is ok
 
 
 def test_demo_check_fails_if_another_consumer_expires() -> None:
     expired, left = gone("consumer-2", "T5"), gone("consumer-1", "L6")
-    assert checks.only_expired([expired, left], "consumer-2").ok
-    assert not checks.only_expired([left], "consumer-2").ok
-    assert not checks.only_expired([expired, gone("consumer-3", "C1")], "consumer-2").ok
+    assert watch.only_expired([expired, left], "consumer-2").ok
+    assert not watch.only_expired([left], "consumer-2").ok
+    assert not watch.only_expired([expired, gone("consumer-3", "C1")], "consumer-2").ok
 
 
 def test_stable_with_finds_only_the_last_state_with_exactly_these_members() -> None:

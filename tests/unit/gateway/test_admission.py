@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.limits import DEFAULT, Limits, QuotaRules
-from gateway.net.proxy_protocol import parse_network, proxy_header
+from gateway.net.first_bytes import parse_network, proxy_header
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
 from tests.harness.raw_client import RawClient

@@ -19,7 +19,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, request_header
-from kafka_why.contract.topic_names import is_topic_name
+from kafka_why.contract.layout import is_topic_name
 from kafka_why.wire.schema_reader import ELEMENTS_MAX
 from tests.harness.gateway import GatewayFixture, Right, acls, played
 from tests.harness.share_frames import features

@@ -14,7 +14,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from gateway.metrics.numbers import TOO_LATE, TOO_MANY_OF_IP
-from gateway.net.proxy_protocol import (
+from gateway.net.first_bytes import (
     InvalidProxyHeader,
     is_within,
     parse_network,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.rocketmq.exchange import AskBroker
+from gateway.rocketmq.backend import AskBroker
 from gateway.rocketmq.options import rocketmq_limits
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to

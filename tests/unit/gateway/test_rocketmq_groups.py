@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import json
 
-from gateway.rocketmq.exchange import ANSWER_WAIT_S
+from gateway.rocketmq.backend import ANSWER_WAIT_S
 from gateway.rocketmq.session import LOCK_WAIT_S
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.upstream.sasl import Sasl, SaslError
+from gateway.upstream.connections import Sasl, SaslError
 from kafka_why.connections.used_settings import ClientConfigError
 
 PASSWORD = "secret"

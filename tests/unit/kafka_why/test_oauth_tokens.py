@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.upstream.sasl import Sasl
+from gateway.upstream.connections import Sasl
 from kafka_why.connections import oauth_tokens
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.oauth_tokens import (

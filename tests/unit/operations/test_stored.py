@@ -3,8 +3,7 @@
 
 from textwrap import dedent
 
-from kafka_why.contract.kafka.history import GroupState
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import GroupState, Offset
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, MessageQueue, SubscriptionData

@@ -6,7 +6,7 @@ import pytest
 
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.topic_names import KAFKAS_INTERNAL_TOPICS
+from kafka_why.contract.layout import KAFKAS_INTERNAL_TOPICS
 from records import topic_patterns
 from records.topic_patterns import resolve
 

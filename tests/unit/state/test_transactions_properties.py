@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.offsets import MarkerOutcome
+from kafka_why.contract.kafka.history import EntryType, MarkerOutcome
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
     DeleteGroup,

@@ -14,7 +14,7 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord, PlannedBatch
 from checkpoints.sealed_file import ExportedGroup, ExportFile, ExportHeader, write_export
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import Offset
 from kafka_why.local_files import FolderError
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup

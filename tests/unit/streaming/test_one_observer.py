@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from kafka_why.contract.codec import encode
 from kafka_why.topic_reader import Record
-from streaming.observing.one_observer import incarnation, observer_id, writers
+from streaming.observing.operator import incarnation, observer_id, writers
 from tests.unit.kafka_why.page_facts import view
 
 OURS, OTHER = observer_id("0123456789abcdef"), observer_id("fedcba9876543210")

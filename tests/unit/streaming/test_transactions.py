@@ -7,7 +7,7 @@ import msgspec
 import pandas as pd
 
 from kafka_why.contract.codec import PendingTransaction, transaction_key
-from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.history import Offset
 from kafka_why.contract.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
 from kafka_why.topic_reader import partition_of
 from state.kafka.classic_group import ClassicGroup

@@ -8,7 +8,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import TopicReader
 from streaming.service.transactions import follower
 from streaming.service.transactions.follower import partitions_of_all
-from streaming.service.transactions.markers import marker_wait_ms
+from streaming.service.transactions.pending import marker_wait_ms
 
 LAYOUT = TopicLayout.named(request_partitions=3)
 

@@ -9,8 +9,7 @@ import pytest
 
 from kafka_why.contract.codec import PendingTransaction, encode, transaction_key
 from streaming.service.transactions import pending as transactions_pending
-from streaming.service.transactions.markers import Fetched, Marker
-from streaming.service.transactions.pending import OVERDUE_MS, Decision, PendingTransactions
+from streaming.service.transactions.pending import OVERDUE_MS, Decision, Fetched, Marker, PendingTransactions
 
 TOPIC = UUID(int=1)
 T0 = 1_700_000_000_000
