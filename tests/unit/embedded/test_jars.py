@@ -4,16 +4,16 @@ import hashlib
 import importlib.metadata
 import socket
 from pathlib import Path
-from typing import get_args
+from typing import Literal
 
 import pytest
 
 from embedded import jars, java
 from embedded.jars import (
     JARS_TOML,
+    PROGRAM_SETS,
     JarsUnavailable,
     LockedFile,
-    SetName,
     find_faults,
     read_jar_sets,
     render_lock,
@@ -48,12 +48,13 @@ def publish(repository: Path, artifact: Artifact, content: bytes) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFile]) -> Path:
-    """Make the module read a `jars.toml` whose sets all have the one artifact ``org.example:thing:1.0``."""
+    """Make the module read a `jars.toml` of two sets with the one artifact ``org.example:thing:1.0``."""
+    monkeypatch.setattr(jars, "SetName", Literal["spark", "broker"])
     table = 'transitive = false\nartifacts = ["org.example:thing:1.0"]\n'
     path = folder / "jars.toml"
     lock_mark = "# ---- written by --lock: do not edit below ----\n"
-    text = "".join(f"[{name}]\n{table}" for name in get_args(SetName)) + lock_mark
-    path.write_text(text + render_lock(dict.fromkeys(get_args(SetName), files)))
+    text = "".join(f"[{name}]\n{table}" for name in PROGRAM_SETS) + lock_mark
+    path.write_text(text + render_lock(dict.fromkeys(PROGRAM_SETS, files)))
     monkeypatch.setattr(jars, "JARS_TOML", path)
     return path
 
