@@ -188,7 +188,7 @@ HAPPENS = (
 )
 
 
-@examples(30)
+@examples(15)
 @given(st.integers(0, 2**32))
 def test_early_answer_equals_the_querys_answer(seed: int) -> None:
     check(play(seed))
