@@ -10,6 +10,7 @@ from kafka_why.contract.codec import AnyRequest, DeadLetter, Reason, Refusal
 from state.config import Configs
 from state.dispatch import AnyEffects, AnyGroup
 from state.kafka.context import Reply
+from state.kafka.group import Group
 from state.protocol import Outage
 from state.rocketmq import context as rocketmq
 from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, StepFunction, Timeline
@@ -63,16 +64,19 @@ class DecodedGroup:
 
         self.key = group_id.encode()
         self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
+        group = restore()
         # RocketMQ's deadlines depend on the configuration, which may have changed since the entry was
-        # written. So the timeline computes its first deadline again.
+        # written. So the timeline computes their first deadline again.
+        due_ms = entry.next_deadline_ms if entry is not None and isinstance(group, Group) else 0
         self.timeline = Timeline(
             group_id,
-            restore(),
+            group,
             configs.first,
             restore=restore,
             step=step,
             outages=outages,
             changes=configs.changes,
+            due_ms=due_ms,
             journal_max_steps=journal_max_steps,
             journal_max_bytes=journal_max_bytes,
         )

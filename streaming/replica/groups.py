@@ -95,4 +95,4 @@ class ReplicaGroups:
     def _encode_group(self, group_id: str, decoded: DecodedGroup) -> None:
         group = decoded.timeline.group
         if group is not None:
-            self._entries[group_id] = codec.encode_group(group, decoded.timeline.next_due_ms())
+            self._entries[group_id] = codec.encode_group(group, decoded.timeline.next_deadline_ms())

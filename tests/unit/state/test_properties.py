@@ -160,8 +160,10 @@ def test_invariants_hold_and_every_request_is_answered(log: Log, seed: int) -> N
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @examples(60)
 def test_failed_request_does_not_affect_others(log: Log, seed: int, journal: int) -> None:
+    defaults = timeline.Timeline.__init__.__kwdefaults__
+    assert defaults is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
+        patch.setitem(defaults, "journal_max_steps", journal)
         check_failed_requests(log, seed)
 
 

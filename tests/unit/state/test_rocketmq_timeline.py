@@ -77,8 +77,10 @@ def test_failed_rocketmq_request_does_not_affect_others(rows: Log, seed: int, jo
     failed = {row.request_id for row in rows if request_fails(Received(row.request_id, row.request))}
     rest = [row for row in rows if row.request_id not in failed]
     until_ms = rows[-1].at_ms + 15_000
+    defaults = timeline.Timeline.__init__.__kwdefaults__
+    assert defaults is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
+        patch.setitem(defaults, "journal_max_steps", journal)
         for group_id in GROUPS:
             failing = run(rows, group_id, until_ms, batches.failing_step(request_fails))
             without = run(rest, group_id, until_ms)
