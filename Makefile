@@ -94,7 +94,7 @@ share-campaign: $(STAMP) ## break what share groups need from SEEDS, FAULTS each
 	$(BIN)/python -m tests.shared $(SEEDS:%=--seed %) --faults $(FAULTS) --share-groups $(SHARE_GROUPS) \
 		--results $(SHARE_RESULTS) --write
 
-# FAULTS of each of the SEEDS. 100 take about 40 minutes.
+# FAULTS of each of the SEEDS. 100 take about 30 minutes.
 STREAMS_RESULTS ?= build/streams.jsonl
 streams-campaign: $(STAMP) ## break what streams applications need from SEEDS, FAULTS each, and write docs/streams-faults.md
 	mkdir -p $(dir $(STREAMS_RESULTS))
