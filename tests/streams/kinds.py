@@ -5,7 +5,9 @@ from random import Random
 
 from tests.campaigns.fault import Fault, by_name, standing_still
 from tests.campaigns.processes import hold_s, of_processes
+from tests.e2e.harness import wait_until
 from tests.streams.stage import SESSION_MS, StreamsStage
+from tests.transactions.applications import PARTITIONS
 
 LONGEST_HOLD_S = 1.5 * SESSION_MS / 1000
 
@@ -56,6 +58,9 @@ def forget_to_commit(stage: StreamsStage, random: Random) -> None:
     instance.close()
     instance.start(processing_guarantee="at_least_once", commit_interval_ms="600000")
     stage.wait_for_progress()
+    # More than is ever under way, so some of it came from this instance.
+    enough = stage.word_count.seen + 2 * stage.word_count.backlog * PARTITIONS
+    wait_until(lambda: stage.word_count.seen > enough, "words that the instance has counted")
     kill_instance(stage, random)
 
 
