@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from bench.memory import MIB, memory_bytes, parts_of
 from bench.report import say
 from bench.systems import size_of
-from checkpoints.metadata import last_batch, planned_ends
+from checkpoints.spark_logs import last_batch, planned_ends
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients

@@ -22,16 +22,8 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from checkpoints.metadata import (
-    CommittedBatch,
-    Epoch,
-    Files,
-    Identity,
-    KnownOutage,
-    OwnerRecord,
-    last_batch,
-    planned_ends,
-)
+from checkpoints.metadata import CommittedBatch, Epoch, Files, Identity, KnownOutage, OwnerRecord
+from checkpoints.spark_logs import last_batch, planned_ends
 from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
 from state.protocol import Outage

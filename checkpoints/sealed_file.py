@@ -19,7 +19,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from checkpoints import codec
-from checkpoints.metadata import Epoch, Identity, KnownOutage, PlannedBatch
+from checkpoints.metadata import Epoch, Identity, KnownOutage
+from checkpoints.spark_logs import PlannedBatch
 from kafka_why.local_files import sync
 from state.dispatch import AnyGroup
 

@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from checkpoints.metadata import SPARK, Files, last_batch
+from checkpoints.metadata import Files
+from checkpoints.spark_logs import SPARK, last_batch
 
 # The folder, and the key of the name, of the files that a snapshot's metadata lists.
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))

@@ -41,7 +41,8 @@ from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.requests import AnyToConnection, ToConnection
 from kafka_why.lifetimes import Closeable, OutageWarning
-from kafka_why.topic_reader import TopicReader, TopicsMissing, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 _RECORDS_MAX = 10_000
 

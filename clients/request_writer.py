@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from clients.pending import PendingRequest, PendingRequests, RequestTooLarge
 from kafka_why.contract.codec import PACK_MAX_BYTES, PACK_MAX_REQUESTS, encode, pack, pack_key, slot_of
 from kafka_why.contract.layout import excess
-from kafka_why.topic_reader import CACHED_MAX_CHARACTERS, partition_of
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
 # Packing: while the last records of a partition are not acknowledged, requests wait in the queue of their
 # slot. The waiting requests of a slot form its next record (`kafka_why.contract.codec`).

@@ -8,14 +8,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
-from kafka.partitioner.default import murmur2
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -349,30 +348,3 @@ def _names(client_config: ClientConfig) -> dict[bytes, str]:
     ) as admin:
         topics: list[dict[str, Any]] = admin.describe_topics()
     return {UUID(str(topic["topic_id"])).bytes: topic["name"] for topic in topics}
-
-
-# The partitioner of requests by group id: Kafka's default for keys, as in Java and kafka-python.
-
-
-_GROUPS_REMEMBERED = 10_000
-# Clients choose the ids, and an id may have 32,767 bytes. So caches keep no ids of more characters than this.
-CACHED_MAX_CHARACTERS = 256
-
-
-def hash_of(group_id: str) -> int:
-    """Return the hash of a group id for `partition_of`. It takes about 20 us."""
-    return int(murmur2(group_id.encode()) & 0x7FFFFFFF)
-
-
-def partition_of(group_id: str, partitions: int) -> int:
-    """Return the group's partition of the requests topic."""
-    if len(group_id) > CACHED_MAX_CHARACTERS:
-        return _partition_of(group_id, partitions)
-    return _cached(group_id, partitions)
-
-
-def _partition_of(group_id: str, partitions: int) -> int:
-    return hash_of(group_id) % partitions
-
-
-_cached = lru_cache(_GROUPS_REMEMBERED)(_partition_of)

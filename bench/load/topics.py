@@ -28,7 +28,7 @@ from kafka_why.contract.early_answers import EarlyAnswers
 from kafka_why.contract.kafka.requests import AnyAnswered, JoinGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 SILENCE_S = 300.0
 _MARK = b"@@@@@@@@"

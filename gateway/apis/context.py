@@ -33,7 +33,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.fetch_messages import error_of
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.messages import Request, Response
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100
@@ -365,7 +365,7 @@ class RequestContext(Struct, frozen=True):
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
         """Return the id of the broker whose listener serves this group, or None if no broker is known.
 
-        `id_hash` is the id's hash by `kafka_why.topic_reader`, if known.
+        `id_hash` is the id's hash by `kafka_why.partitioner`, if known.
 
         Any listener can serve the coordinator's groups. But a client that lists groups sends ListGroups to
         every broker and merges the responses, so each group must belong to exactly one broker. A share group

@@ -29,7 +29,7 @@ from gateway.limits import Limits
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
-from kafka_why.topic_reader import hash_of
+from kafka_why.partitioner import hash_of
 
 S = TypeVar("S")
 R = TypeVar("R")

@@ -29,7 +29,8 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import Closeable, OutageWarning
-from kafka_why.topic_reader import TopicReader, hash_of
+from kafka_why.partitioner import hash_of
+from kafka_why.topic_reader import TopicReader
 
 _POLL_MS = 200
 _CLOSE_TIMEOUT_S = 10.0

@@ -25,7 +25,8 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import RECORD_VERSION, ErrorCode
 from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry, deliveries_key, telemetry_key
-from kafka_why.topic_reader import TopicReader, TopicsMissing, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 PREFIX = "org.apache.kafka."
 """The prefix of all metric names of Kafka's clients on the wire."""

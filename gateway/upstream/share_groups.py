@@ -22,7 +22,7 @@ from gateway.wire.codec import GatewayError
 from kafka_why.contract.kafka.snapshot import listed
 from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic
 from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
-from kafka_why.topic_reader import CACHED_MAX_CHARACTERS
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.
 _OFFSETS_TOPIC = "__consumer_offsets"

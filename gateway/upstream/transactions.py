@@ -21,7 +21,7 @@ from gateway.wire import codec, offload
 from gateway.wire.codec import GatewayError
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 # The gateway's own requests to chosen brokers, over pooled connections.
 

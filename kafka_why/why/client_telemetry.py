@@ -26,7 +26,8 @@ from kafka_why.contract.telemetry import (
     decode_telemetry,
     is_of_group,
 )
-from kafka_why.topic_reader import TopicReader, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from kafka_why.why.model import CauseKind, ClientMetrics, ClientRole, Rebalance
 from kafka_why.why.segments import JOINS, REMOVALS
 from kafka_why.wording import Lines, Names, duration_text

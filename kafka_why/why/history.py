@@ -23,7 +23,8 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_groups
-from kafka_why.topic_reader import Record, TopicReader, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import Record, TopicReader
 from kafka_why.why.client_telemetry import NO_TELEMETRY, Telemetry, read_telemetry
 from kafka_why.why.segments import generation_before
 

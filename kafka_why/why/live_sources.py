@@ -21,8 +21,9 @@ from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.lifetimes import OutageWarning
 from kafka_why.now import now_ms
 from kafka_why.observed.polled import ClassicPoll, PolledGroup, RebalanceDetector
+from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
-from kafka_why.topic_reader import TopicReader, partition_of
+from kafka_why.topic_reader import TopicReader
 from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, why_nothing
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable, read_offsets_topic

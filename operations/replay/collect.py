@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from checkpoints.sealed_file import ExportedGroup
 from kafka_why.contract.codec import UNREADABLE, clock_of, record_of, unpack
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from operations.replay.recording import (
     AnswerLine,
     ClockLine,

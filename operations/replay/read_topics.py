@@ -15,8 +15,9 @@ from kafka import TopicPartition
 from msgspec import Struct
 
 from checkpoints.checkpoint import Checkpoint, code_version
-from checkpoints.metadata import Identity, read_planned
+from checkpoints.metadata import Identity
 from checkpoints.sealed_file import COMPRESSED, ExportFile
+from checkpoints.spark_logs import read_planned
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, is_from_query
 from kafka_why.contract.layout import TopicLayout

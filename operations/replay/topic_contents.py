@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from kafka_why.contract.codec import UNREADABLE, DeadLetter, Reason, record_of
 from kafka_why.contract.early_answers import lists_changed
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from operations.replay.recording import (
     AnswerLine,
     EventLine,

@@ -37,7 +37,8 @@ from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import Observation, RecordPosition
 from kafka_why.observed.step import observe, observe_rebalancing
 from kafka_why.observed.view import view_of
-from kafka_why.topic_reader import NamesById, Record, TopicReader, names_on, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import NamesById, Record, TopicReader, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.query.admission import LogMessage, LogRow

@@ -29,7 +29,7 @@ from kafka_why.contract.codec import (
 )
 from kafka_why.contract.layout import TopicLayout, excess
 from kafka_why.numbers import parse_whole_number
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 # The rows of one shard in the log's order, in bounded memory.
 #

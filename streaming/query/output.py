@@ -21,7 +21,7 @@ from kafka_why.contract.codec import (
 )
 from kafka_why.contract.kafka.history import OffsetChange
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
 from state.dispatch import AnyEffects, AnyGroup, view_of
 from state.kafka.context import Reply

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from checkpoints import codec
 from kafka_why.contract.codec import Clock, clock_of
 from kafka_why.contract.kafka.responses import DEAD, ListedGroup
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from state.config import ConfigChange, CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.dispatch import step as step_of_both

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import read_planned
+from checkpoints.spark_logs import read_planned
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, number_in_pack, record_of, unpack
 from kafka_why.contract.early_answers import EarlyAnswers, commits_of

@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.requests import RegexResolved, TopicMetadata, Tran
 from kafka_why.contract.kafka.share_requests import ShareStateResult
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 # The maximum time of a request to the brokers, and so about the longest time that `stop` takes.
 BROKER_TIMEOUT_MS = 5_000

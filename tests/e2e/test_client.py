@@ -15,7 +15,8 @@ from kafka_why.contract.kafka.requests import Heartbeat, Protocol
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode, ErrorResponse
-from kafka_why.topic_reader import TopicsMissing, layout_on, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.other_side import OtherSide
 from tests.harness.member_requests import heartbeat, join_group
 

@@ -22,7 +22,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, telemetry_key
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from kafka_why.why.history import read_history
 from kafka_why.why.live_sources import LiveHistory
 from streaming.service.topics import prepare_topics

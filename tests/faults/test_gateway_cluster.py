@@ -32,8 +32,9 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import LogWalk, StoredLog
-from kafka_why.topic_reader import TopicReader, partition_of
+from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
 from streaming.service.starts import Options
 from streaming.service.topics import wanted_settings

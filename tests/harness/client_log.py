@@ -24,7 +24,7 @@ from kafka_why.contract.codec import (
 )
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import SettingValue
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.kafka.context import new_member_id
 from state.timeline import Row

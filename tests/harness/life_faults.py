@@ -151,7 +151,7 @@ FAULTS: Mapping[str, Fault] = {
         (no_marker, 152),
         (horizon_ignored, 2),
         (outage_at_the_least_as_of, 2),
-        (seeded_without_later_outages, 9),
+        (seeded_without_later_outages, 266),
         (configuration_of_the_seed_only, 149),
         (outage_of_batches_not_planned_at_its_end, 393),
         (merged_although_a_replica_has_passed_it, 9),

@@ -9,7 +9,8 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import SPARK, KnownOutage
+from checkpoints.metadata import KnownOutage
+from checkpoints.spark_logs import SPARK
 from kafka_why.contract.codec import Clock, clock_of, is_pack
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs

@@ -128,7 +128,7 @@ class Replica:
         except InDoubt as doubt:
             if "no clock record of the owner" not in str(doubt):
                 # It has followed answers that do not count, no others: see `StateMachine.change_terms`.
-                assert "another one than it was taken for" in str(doubt), doubt
+                assert "are not those that it has applied" in str(doubt), doubt
                 assert self.follower.report().as_of_ms <= self.follower.responses.horizon_ms, doubt
             self._world.seen("doubt")
             self.die()

@@ -3,7 +3,7 @@
 """
 
 from kafka_why.contract.codec import request_id
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from state.config import GROUP_MAX_PARTITIONS
 from tests.harness import worst_consumer_requests
 from tests.harness.worst_consumer_requests import TOPIC_ID

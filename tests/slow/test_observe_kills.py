@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from msgspec import structs
 
-from checkpoints.metadata import last_batch
+from checkpoints.spark_logs import last_batch
 from cli.processes.child import Children, family
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients

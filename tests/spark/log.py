@@ -18,7 +18,7 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from state.kafka.context import new_member_id
 from tests.harness.common import Common
 

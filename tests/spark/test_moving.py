@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import Identity, PlannedBatch, rewrite_planned
+from checkpoints.metadata import Identity
 from checkpoints.sealed_file import ExportFile
+from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from kafka_why.contract.codec import clock_record, encode
 from state.kafka.classic_group import ClassicGroup
 from streaming.query.admission import DEFAULT_SHARDS, MAX_SHARDS

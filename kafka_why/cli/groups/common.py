@@ -28,7 +28,8 @@ from kafka_why.groups.list_groups import (
 )
 from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
 from kafka_why.observed.view import view_of
-from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
 from kafka_why.wording import VisibleText, visible_text

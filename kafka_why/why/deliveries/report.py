@@ -22,7 +22,8 @@ from kafka_why.contract.telemetry import (
     decode_deliveries,
     is_of_deliveries,
 )
-from kafka_why.topic_reader import TopicReader, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 
 
 class Verdict(StrEnum):

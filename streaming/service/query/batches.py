@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import planned_ends
+from checkpoints.spark_logs import planned_ends
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
 

@@ -19,17 +19,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import SAME_RULES, Checkpoint
-from checkpoints.metadata import (
-    SPARK,
-    CommittedBatch,
-    Epoch,
-    KnownOutage,
-    OwnerRecord,
-    PlannedBatch,
-    SparkLogDamaged,
-    read_next_watermark_ms,
-    read_planned,
-)
+from checkpoints.metadata import CommittedBatch, Epoch, KnownOutage, OwnerRecord
+from checkpoints.spark_logs import SPARK, PlannedBatch, SparkLogDamaged, read_next_watermark_ms, read_planned
 from checkpoints.state_stores import is_intact
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, unpack

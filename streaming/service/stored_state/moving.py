@@ -21,26 +21,21 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint, code_version
-from checkpoints.metadata import (
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
+from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
+from checkpoints.spark_logs import (
     SPARK,
-    CommittedBatch,
-    Epoch,
-    Identity,
-    KnownOutage,
-    Moved,
-    OwnerRecord,
-    configs_of,
     read_next_watermark_ms,
     read_planned,
     rewrite_next_watermark_ms,
     rewrite_planned,
 )
-from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import is_clock_record, unpack
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import make_private_folder, sync
-from kafka_why.topic_reader import TopicReader, partition_of
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from state.kafka.group import Group

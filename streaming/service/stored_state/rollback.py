@@ -19,15 +19,15 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import OWNERS, Checkpoint
 from checkpoints.codec import StateError, StoredGroup, decode_group
-from checkpoints.metadata import (
+from checkpoints.metadata import OwnerRecord
+from checkpoints.sealed_file import ExportHeader, write_export
+from checkpoints.spark_logs import (
     SPARK,
-    OwnerRecord,
     SparkLogDamaged,
     encode_planned,
     read_next_watermark_ms,
     read_planned,
 )
-from checkpoints.sealed_file import ExportHeader, write_export
 from checkpoints.state_stores import StateStore, is_intact, state_stores
 from kafka_why.local_files import LocalFiles, make_private_folder
 from streaming.service.stored_state.continuation import (

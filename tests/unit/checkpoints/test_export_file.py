@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved, PlannedBatch
+from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved
 from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
+from checkpoints.spark_logs import PlannedBatch
 from state.protocol import Outage
 from tests.harness.disk_steps import record_disk_steps
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.metadata import (
+from checkpoints.spark_logs import (
     PlannedBatch,
     SparkLogDamaged,
     read_next_watermark_ms,

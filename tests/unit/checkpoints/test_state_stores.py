@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.metadata import SPARK
+from checkpoints.spark_logs import SPARK
 from checkpoints.state_stores import StateStore, remove_torn_state, state_stores
 from kafka_why.local_files import LocalFiles
 from tests.unit.checkpoints.test_damage import write

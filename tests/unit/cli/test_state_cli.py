@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from checkpoints.metadata import Identity, PlannedBatch
+from checkpoints.metadata import Identity
 from checkpoints.sealed_file import ExportHeader, write_export
+from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 from kafka_why.local_files import ServiceFolder
 

@@ -11,7 +11,7 @@ from clients import request_writer
 from clients.pending import PendingRequest
 from clients.request_writer import Packer, PackSlot, pack_slot_of
 from kafka_why.contract.codec import encode, slot_of
-from kafka_why.topic_reader import CACHED_MAX_CHARACTERS, partition_of
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 from tests.spark.log import heartbeat
 
 PARTITIONS = 3

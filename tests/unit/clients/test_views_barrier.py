@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clients import coordinator_client
 from clients.coordinator_client import CoordinatorClient, Header, barrier_rounds, wait_for_views
 from kafka_why.contract.messages import Request
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 
 
 class Query(CoordinatorClient):

@@ -14,7 +14,7 @@ import pytest
 
 from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.layout import DENSE_RECORD_BYTES
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst
 from tests.harness.worst_streams_requests import all_worst

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from kafka_why.contract.codec import PACK_PREFIX, Reason, clock_record, encode, pack_key, slot_of
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 

@@ -9,7 +9,7 @@ from kafka_why.contract.codec import AnyRequest, encode, pack, pack_key, slot_of
 from kafka_why.contract.early_answers import Headers, ReplicaId, early_headers
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.service.can_continue import LostGroup, LostOffset, LostRequestCollector

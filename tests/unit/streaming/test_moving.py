@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord, PlannedBatch
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.sealed_file import ExportedGroup, ExportFile, ExportHeader, write_export
+from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.history import Offset
 from kafka_why.local_files import FolderError
 from state.kafka.classic_group import ClassicGroup

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_why.contract.codec import PACK_PREFIX, AnyRequest, encode, is_pack, pack, pack_key, slot_of, unpack
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from streaming.query import output as output_module
 from streaming.query.admission import MAX_SHARDS
 from streaming.query.operator import ConfigEpoch, Operator

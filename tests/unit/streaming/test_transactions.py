@@ -9,7 +9,7 @@ import pandas as pd
 from kafka_why.contract.codec import PendingTransaction, transaction_key
 from kafka_why.contract.kafka.history import Offset
 from kafka_why.contract.kafka.requests import DeleteGroup, OffsetDelete, TopicPartitions
-from kafka_why.topic_reader import partition_of
+from kafka_why.partitioner import partition_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets
 from state.kafka.offsets import precede_other_log
