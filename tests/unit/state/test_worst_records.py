@@ -47,22 +47,17 @@ def cost(worst: Worst) -> tuple[float, int]:
     at_ms, row = T0 + len(before), tuple(state.get) if state.exists else None
     frames = [frame_of([Record(partition, len(before), at_ms, key, worst.value)])]
 
-    def run() -> None:
+    gc.collect()
+    began_s = time.thread_time()
+    tracemalloc.start()  # traced code takes three times as long
+    try:
         # The watermark lets the round of a JoinGroup complete in the same call.
         for _ in OPERATOR((0,), iter(frames), spark_state(row, watermark_ms=at_ms + 1)):
             pass
-
-    began_s = time.thread_time()
-    run()
-    seconds = time.thread_time() - began_s
-    gc.collect()
-    tracemalloc.start()  # traced code takes three times as long
-    try:
-        run()
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return seconds, peak_bytes
+    return time.thread_time() - began_s, peak_bytes
 
 
 @pytest.mark.parametrize("name", SMALL)
