@@ -6,6 +6,7 @@ One thread does all the work of an answer.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -123,7 +124,7 @@ class RequestsFollower:
         self._audit = Audit()
         self._held = HeldRecords(machine) if is_standby else None
         self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
-        self._committed: BatchCommitted | None = None
+        self._committed: deque[BatchCommitted] = deque()
         self._announced_ms: int | None = None
         self._wants_batch = False
         self._answers = 0
@@ -194,8 +195,8 @@ class RequestsFollower:
 
     def round(self) -> None:
         """Apply the available records, and append their answers."""
-        batch, self._committed = self._committed, None
-        if batch is not None:
+        while self._committed:
+            batch = self._committed.popleft()
             self._machine.committed(batch.ends, batch.watermark_ms)
             self._wants_batch = False
         first = self._consumer.poll(_POLL_S)
@@ -225,7 +226,7 @@ class RequestsFollower:
         """Record that the query has committed a batch. Any thread may call it."""
         self.log_watch.committed(batch.ends)
         self._committed_s = self._now_s()
-        self._committed = batch
+        self._committed.append(batch)
         self._audit.committed(ReplicaPosition(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:

@@ -162,7 +162,7 @@ class StateMachine:
 
     def next_deadline_ms(self) -> int | None:
         """Return a time in ms before which no deadline fires, None if none is armed."""
-        due_ms = [partition.groups.next_due_ms for partition in self.partitions.values()]
+        due_ms = [partition.groups.next_due_ms for partition in self._owned]
         return min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
 
     @property
@@ -173,7 +173,11 @@ class StateMachine:
     @property
     def attested_ms(self) -> int:
         """The time in ms up to which all deadlines have fired."""
-        return min(partition.attested_ms for partition in self.partitions.values())
+        return min((partition.attested_ms for partition in self._owned), default=0)
+
+    @property
+    def _owned(self) -> list["Partition"]:
+        return [partition for partition in self.partitions.values() if not partition.has_ended]
 
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms. Raises InDoubt if they differ at times on which it has acted.
@@ -290,6 +294,7 @@ class Partition:
     def apply_request(self, record: Record) -> None:
         """Apply or refuse the messages of a record."""
         if self.has_ended:
+            self._answers.is_incomplete = True  # the query answers
             return
         if record.at_ms <= self.attested_ms:
             # The query may have applied it before the deadlines that the replica has fired.

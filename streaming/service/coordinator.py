@@ -82,7 +82,7 @@ class Coordinator(Startable):
         self._session: Session | None = None
         self._ticker: Ticker | None = None
         self._pace = (
-            DeadlinePace(options.tick_interval_ms, self._knows_deadlines)
+            DeadlinePace(options.tick_interval_ms, self._knows_deadlines, batch_records=options.batch_records)
             if options.replica
             else MembersPace(
                 options.layout.request_partitions,

@@ -5,6 +5,7 @@ configuration, and the pauses before restarts.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 import msgspec
@@ -177,12 +178,18 @@ class Options(CoordinatorSettings):
         """
         if not self.replica:
             return BatchStart(self.batch_interval_ms or 0)
+        records = self.batch_records * self.layout.request_partitions
+        return BatchStart(self._replica_interval_ms, records, BATCH_DELAY_MS)
+
+    @property
+    def batch_records(self) -> int:
+        """The new records of a partition with which a batch begins while a replica answers."""
+        return min(max(1, ceil(BATCH_RECORDS * self._replica_interval_ms / 1000)), BATCH_RECORDS)
+
+    @property
+    def _replica_interval_ms(self) -> int:
         interval_ms = self.batch_interval_ms
-        return BatchStart(
-            REPLICA_BATCH_INTERVAL_MS if interval_ms is None else interval_ms,
-            BATCH_RECORDS * self.layout.request_partitions,
-            BATCH_DELAY_MS,
-        )
+        return REPLICA_BATCH_INTERVAL_MS if interval_ms is None else interval_ms
 
 
 # The pauses before restarts.

@@ -11,6 +11,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase
 from streaming.service.clock.ticker import Ticker
@@ -138,11 +139,11 @@ def test_checkpoint_and_heap_are_bounded(
     member = stable_member(service.one, "endurance")
     wait_until(lambda: batches != [], "a batch")
     files, sizes = [], []
-    heartbeat_each_batch(member, batches, batches[0] + WARM_BATCHES)
+    commit_each_batch(member, batches, batches[0] + WARM_BATCHES)
     first = min(heap_of(service) for _ in range(COLLECTIONS))
     for number in range(WARM_BATCHES, BATCHES + 1, STEP):
         batch = batches[0] + number
-        heartbeat_each_batch(member, batches, batch)
+        commit_each_batch(member, batches, batch)
         sample = sizes_in(service.options.folder, batch)
         files.append(float(sample.files.total()))
         sizes.append(float(sample.sizes.total()))
@@ -155,10 +156,13 @@ def test_checkpoint_and_heap_are_bounded(
     note(record_property, "heap after a collection", f"{first / MIB:.1f} MiB")
 
 
-def heartbeat_each_batch(member: Member, batches: list[int], last: int) -> None:
-    """Send a heartbeat after each batch, until the last one has ended."""
+def commit_each_batch(member: Member, batches: list[int], last: int) -> None:
+    """Commit after each batch, until the last one has ended. A heartbeat would not begin a batch at once."""
     while (newest := batches[-1]) < last:
-        assert member.heartbeat(1) is ErrorCode.NONE
+        offset = CommittedTopic("jobs", [CommittedPartition(0, newest)])
+        header = member.client.header(member.group_id, api_version=9)
+        commit = OffsetCommit(**header, generation_id=1, member_id=member.member_id, topics=[offset])
+        assert member.client.send(commit).result().error_code is ErrorCode.NONE
         wait_until(lambda newest=newest: batches[-1] > newest, "one more batch")  # type: ignore[misc]
 
 

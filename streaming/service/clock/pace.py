@@ -7,6 +7,7 @@ group. So clock records may be rare while no deadline comes.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
 from math import ceil
 from typing import Protocol
 
@@ -14,12 +15,17 @@ REST_INTERVAL_MS = 2_000
 """The interval of clock records while no group has a member."""
 QUIET_S = 3.0
 """After the last request, clock records stay frequent for this long."""
-BATCH_RECORDS = 24
-"""With a replica a batch begins when a partition has this many new records, or after BATCH_DELAY_MS."""
-BATCH_DELAY_MS = 5_000
+BATCH_RECORDS = 16
+"""With a replica a batch begins when each partition has this many new records on average, or after
+BATCH_DELAY_MS."""
+# Batches begin at whole intervals, which are a second by default, so this is 3 s.
+BATCH_DELAY_MS = 2_900
 BETWEEN_DEADLINES_MS = 250
 """The interval of clock records between deadlines that the replica has announced. It answers no request if
 none has come for a second (`streaming.replica.state_machine`)."""
+# A round attests the time of the one before. A replica whose time is later than that counts as silent
+# (`streaming.service.replica.supervision`).
+_ATTESTED_LATE_S = 0.5
 
 
 class Pace(Protocol):
@@ -63,15 +69,17 @@ class DeadlinePace:
         interval_ms: int,
         knows_deadlines: Callable[[], bool],
         *,
+        batch_records: int = BATCH_RECORDS,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._interval_s = interval_ms / 1000
         self._rest_interval_s = max(BETWEEN_DEADLINES_MS, interval_ms) / 1000
         self._knows_deadlines = knows_deadlines
+        self._batch_records = batch_records
         self._now_s = now_s
         self._changed = threading.Condition()
-        self._deadline_ms: int | None = None
-        self._wants_batch = False
+        self._deadlines_ms: list[int] = []  # a heap
+        self._wants_batch = self._gives_batch = False
         self._is_hurried = False
         self._deadline_round_s = float("-inf")
 
@@ -79,16 +87,18 @@ class DeadlinePace:
     def longest_interval_ms(self) -> int:
         return round(self._rest_interval_s * 1000)
 
-    def appended(self, offsets: Sequence[int]) -> None: ...
+    def appended(self, offsets: Sequence[int]) -> None:
+        with self._changed:
+            if self._gives_batch:
+                self._wants_batch = self._gives_batch = False
 
     def batch_read(self, ends: Mapping[int, int]) -> None: ...
 
     def deadline_at(self, at_ms: int) -> None:
         """Record that a deadline fires at this time, in ms of the broker's clock."""
         with self._changed:
-            if self._deadline_ms is None or at_ms < self._deadline_ms:
-                self._deadline_ms = at_ms
-                self._changed.notify()
+            heappush(self._deadlines_ms, at_ms)
+            self._changed.notify()
 
     def want_batch(self) -> None:
         """Record that the query has something to write."""
@@ -98,18 +108,19 @@ class DeadlinePace:
 
     def records(self) -> int:
         with self._changed:
-            wants_batch, self._wants_batch = self._wants_batch, False
-        if wants_batch:
-            return BATCH_RECORDS
-        # Clients may wait for the query, so each second has the records of a batch.
-        return 1 if self._knows_deadlines() else min(ceil(BATCH_RECORDS * self._interval_s), BATCH_RECORDS)
+            self._gives_batch = self._wants_batch
+        if self._gives_batch:
+            return self._batch_records
+        # Clients may wait for the query, so each second has more than the records of a batch.
+        wanted = 1 if self._knows_deadlines() else ceil(2 * self._batch_records * self._interval_s)
+        return min(wanted, self._batch_records)
 
     def attests_at_once(self, attested_ms: int) -> bool:
         with self._changed:
-            if self._deadline_ms is not None and self._deadline_ms <= attested_ms:
-                self._deadline_ms = None
-                return True
-            return not self._knows_deadlines()
+            is_due = bool(self._deadlines_ms) and self._deadlines_ms[0] <= attested_ms
+            while self._deadlines_ms and self._deadlines_ms[0] <= attested_ms:
+                heappop(self._deadlines_ms)
+        return is_due or not self._knows_deadlines() or self._rest_interval_s > _ATTESTED_LATE_S
 
     def wait(self, attested_ms: int) -> None:
         began_s = self._now_s()
@@ -125,10 +136,10 @@ class DeadlinePace:
 
     def _next_round_s(self, began_s: float, attested_ms: int) -> float:
         """Return the time of the round for the next deadline by the clock `now_s`."""
-        if self._deadline_ms is None:
+        if not self._deadlines_ms:
             return float("inf")
         # One ms more, because the broker's clock counts whole ones.
-        deadline_s = began_s + (self._deadline_ms + 1 - attested_ms) / 1000
+        deadline_s = began_s + (self._deadlines_ms[0] + 1 - attested_ms) / 1000
         return max(deadline_s, self._deadline_round_s + self._interval_s)
 
     def hurry(self) -> None:

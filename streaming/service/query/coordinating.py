@@ -227,6 +227,7 @@ class CoordinatorsQuery(SupervisedQuery):
         Views and history then include it, and a new version of this code need not answer again.
         """
         self._continuity.end()
+        self._ticker.pace.hurry()
         self._status.wait_until(
             lambda status: self._continuity.is_settled() or status.phase is not ServicePhase.READY,
             SETTLE_MAX_S,

@@ -147,16 +147,23 @@ def test_deadline_announced_meanwhile_ends_the_pause(monkeypatch: pytest.MonkeyP
     assert waited_ms(pace) < 30_000
 
 
-def test_rounds_for_deadlines_are_an_interval_apart() -> None:
-    pace = announced(AT_MS)
-    assert waited_ms(pace) < INTERVAL_MS
+def test_rounds_for_deadlines_are_an_interval_apart(clock: Clock) -> None:
+    pace = DeadlinePace(INTERVAL_MS, lambda: True, now_s=clock)
+    pace.deadline_at(AT_MS)
+    pace.wait(AT_MS)  # returns, because the clock says that the time has come
+    clock.now_s += 0.001
     assert pace.attests_at_once(AT_MS)
     pace.deadline_at(AT_MS + 1)
-    assert waited_ms(pace) >= INTERVAL_MS - 20, (
-        "a crowd of deadlines costs no more than without announcements"
-    )
+    assert pace._next_round_s(clock.now_s, AT_MS) == pytest.approx(clock.now_s - 0.001 + INTERVAL_MS / 1_000)
     assert not pace.attests_at_once(AT_MS), "the deadline has not come"
     assert pace.attests_at_once(AT_MS + 1)
+
+
+def test_later_deadline_is_kept_while_an_earlier_one_is_pending() -> None:
+    pace = announced(AT_MS, AT_MS + 60)
+    assert pace.attests_at_once(AT_MS)
+    assert waited_ms(pace) < BETWEEN_DEADLINES_MS
+    assert pace.attests_at_once(AT_MS + 60)
 
 
 def test_round_has_the_records_of_a_batch_only_if_one_is_wanted() -> None:
@@ -165,6 +172,8 @@ def test_round_has_the_records_of_a_batch_only_if_one_is_wanted() -> None:
     pace.want_batch()
     assert waited_ms(pace) < BETWEEN_DEADLINES_MS
     assert pace.records() == BATCH_RECORDS
+    assert pace.records() == BATCH_RECORDS, "the first round has failed"
+    pace.appended([7])
     assert pace.records() == 1
     assert announced(knows=False).records() * 1_000 / INTERVAL_MS >= BATCH_RECORDS, (
         "clients wait for the query"
