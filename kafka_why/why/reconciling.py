@@ -293,10 +293,10 @@ def streams_now(entries: Iterable[HistoryEntry]) -> StreamsNow | None:
         elif event.type is EntryType.GROUP_EPOCH_BUMPED or event.rule == _NO_TASKS:
             since_ms = event.at_ms if not_ready is None else since_ms
             not_ready = event
-        if event.type is EntryType.ASSIGNMENT_DELAYED:
+        if event.type in (EntryType.ASSIGNMENT_DELAYED, EntryType.TAKEN_OVER):
             delayed_until_ms = event.deadline_ms
-        elif event.type is EntryType.TARGET_ASSIGNMENT_COMPUTED:
-            delayed_until_ms = None
+        elif event.type in (EntryType.TARGET_ASSIGNMENT_COMPUTED, EntryType.RELEASED):
+            delayed_until_ms = None  # a release may end the delay, and has no deadline
         if event.type is EntryType.SHUTDOWN_REQUESTED:
             shutdown = event
         elif event.to_state == ConsumerGroupState.EMPTY:

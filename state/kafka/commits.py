@@ -24,6 +24,7 @@ from kafka_why.contract.kafka.responses import (
     TxnOffsetCommitResponse,
 )
 from kafka_why.contract.messages import ErrorCode
+from state.config import CoordinatorConfig
 from state.kafka.context import (
     Effects,
     KafkaGroup,
@@ -63,7 +64,13 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdi
 
 
 def commit_one(
-    group: KafkaGroup, request: OffsetCommit, request_id: str, now_ms: int, row: str, deadline_ms: int | None
+    group: KafkaGroup,
+    request: OffsetCommit,
+    request_id: str,
+    now_ms: int,
+    config: CoordinatorConfig,
+    row: str,
+    deadline_ms: int | None = None,
 ) -> Effects | None:
     """Store an offset of one partition that `row` accepts, without metadata and with the group's own
     retention. `deadline_ms` is the deadline that the caller arms, if any.
@@ -80,6 +87,7 @@ def commit_one(
     if (
         may_expire
         or partition.committed_metadata
+        or config.offset_metadata_max_bytes < 0  # then even no metadata is too large
         or request.retention_time_ms != OWN_RETENTION_TIME
         or names_chars(request) > NAMES_MAX_CHARS
     ):

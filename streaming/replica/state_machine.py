@@ -50,15 +50,17 @@ class ChangedGroups:
     def __len__(self) -> int:
         return len(self._positions)
 
-    def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
-        """Record a change of a group after its use. Without a new history entry, nothing that ListGroups
-        shows has changed.
+    def note(self, group: DecodedGroup, end: int, at_ms: int) -> bool:
+        """Record a change of a group after its use, and return True if there is one. Without a new history
+        entry, or other settings of a group that does not exist, nothing that its view shows has changed.
         """
-        if group.version != group.version_noted:
-            group.version_noted = group.version
-            group_id = group.timeline.group_id
-            self._positions[group_id] = end, at_ms
-            self._positions.move_to_end(group_id)
+        if group.version == group.version_noted:
+            return False
+        group.version_noted = group.version
+        group_id = group.timeline.group_id
+        self._positions[group_id] = end, at_ms
+        self._positions.move_to_end(group_id)
+        return True
 
     def committed(self, end: int, watermark_ms: int) -> None:
         """Forget the changes that the query has published: it has read up to offset `end`, and fired the
@@ -289,7 +291,7 @@ class Partition:
             for group in self.groups.due(attested_ms):
                 group.fire_until(attested_ms, self._answers)
                 self.groups.touched(group)
-                self.changed.note(group, record.offset + 1, attested_ms)
+                self._note(group, record.offset + 1, attested_ms)
 
     def apply_request(self, record: Record) -> None:
         """Apply or refuse the messages of a record."""
@@ -309,7 +311,11 @@ class Partition:
             )
             if group is not None:
                 self.groups.touched(group)
-                self.changed.note(group, record.offset + 1, record.at_ms)
+                self._note(group, record.offset + 1, record.at_ms)
+
+    def _note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
+        if self.changed.note(group, end, at_ms):
+            self._answers.is_incomplete = True  # the query writes a view
 
     def changed_groups(self) -> list[ListedGroup] | None:
         """Return the groups changed since the last committed batch, or None if there are too many."""

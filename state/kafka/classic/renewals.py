@@ -39,14 +39,14 @@ def heartbeat(
 
 
 def commit(
-    group: ClassicGroup, request: OffsetCommit, request_id: str, now_ms: int, _: CoordinatorConfig
+    group: ClassicGroup, request: OffsetCommit, request_id: str, now_ms: int, config: CoordinatorConfig
 ) -> Effects | None:
     """Store a member's offset and renew its session by row O8."""
     member = _sender(group, request)
     if member is None:
         return None
     deadline_ms = now_ms + max(member.session_timeout_ms, 0)
-    effects = commit_one(group, request, request_id, now_ms, "O8", deadline_ms)
+    effects = commit_one(group, request, request_id, now_ms, config, "O8", deadline_ms)
     if effects is not None:
         member.heartbeat_deadline_ms = deadline_ms
     return effects

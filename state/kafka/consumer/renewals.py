@@ -61,7 +61,7 @@ def heartbeat(
 
 
 def commit(
-    group: ConsumerGroup, request: OffsetCommit, request_id: str, now_ms: int, _: CoordinatorConfig
+    group: ConsumerGroup, request: OffsetCommit, request_id: str, now_ms: int, config: CoordinatorConfig
 ) -> Effects | None:
     """Store a member's offset. This renews no session (row OF15)."""
     member = group.members.get(request.member_id)
@@ -72,7 +72,7 @@ def commit(
         or request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH
     ):
         return None
-    return commit_one(group, request, request_id, now_ms, "OF7", None)
+    return commit_one(group, request, request_id, now_ms, config, "OF7")
 
 
 RENEWALS: Mapping[type, Renewal] = {ConsumerGroupHeartbeat: heartbeat, OffsetCommit: commit}
@@ -104,6 +104,10 @@ def _reports_change(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> 
         or request.topics is not None
         or request.regex is not None
         or bool(request.looked)
-        or (request.instance_id is not None and request.instance_id != member.instance_id)
+        # A blank instance id is refused (row HB7), also one that the member has from the classic protocol.
+        or (
+            request.instance_id is not None
+            and (request.instance_id != member.instance_id or is_blank(request.instance_id))
+        )
         or is_blank(request.member_id)
     )

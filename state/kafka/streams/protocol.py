@@ -380,6 +380,7 @@ class StreamsProtocol(KafkaProtocol[StreamsGroup]):
                 EntryType.TAKEN_OVER,
                 f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
                 members=list(group.members),
+                deadline_ms=group.initial_deadline_ms,
             )
 
     def shift_deadlines(self, context: StepContext, group: StreamsGroup, by_ms: int) -> None:

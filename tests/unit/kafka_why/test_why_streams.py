@@ -152,6 +152,9 @@ def test_end_of_the_initial_delay_is_named_until_it_is_over() -> None:
     assert "Delayed" not in report_text(report("g", recorder.history, 3_000), Clock())
     recorder.play("at 3s")
     assert "Delayed" not in report_text(report("g", recorder.history, 1_000), Clock())
+    late = played("topics foo=2", "stream A e0 process=p1", "outage 10s")
+    line = "Delayed     until 1970-01-01 00:00:13.000: the first target waits for more members"
+    assert line in report_text(report("g", late.history, 11_000), Clock())
 
 
 def test_topics_that_are_missing_are_named_while_nobody_has_tasks() -> None:

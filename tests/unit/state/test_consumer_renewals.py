@@ -121,6 +121,8 @@ def test_heartbeat_of_another_kind_of_member_takes_the_general_step() -> None:
     assert renewal(pattern, heartbeat(pattern, checks_topics=True), "requests-0-1", 2_000, CONFIG) is None
     blank.members[" "] = blank.members["a"]
     assert renewal(blank, heartbeat(blank, member_id=" "), "requests-0-1", 2_000, CONFIG) is None
+    blank.members["a"].instance_id = " "  # of a JoinGroup, which may have such an id
+    assert renewal(blank, heartbeat(blank, instance_id=" "), "requests-0-1", 2_000, CONFIG) is None
 
 
 def commit(epoch: int, *, api_version: int = 9, topic: str = "foo", metadata: str = "") -> OffsetCommit:
@@ -152,3 +154,10 @@ def test_commit_that_may_be_refused_or_expire_takes_the_general_step(request_of:
     request = commit(**{"epoch": group.members["a"].member_epoch} | request_of)
     assert RENEWALS[OffsetCommit](group, request, "requests-0-1", 2_000, CONFIG) is None
     checked_step(group, "g", Received("requests-0-1", request), 2_000, CONFIG)
+
+
+def test_commit_without_metadata_takes_the_general_step_if_none_fits() -> None:
+    group, config = settled(), CoordinatorConfig(offset_metadata_max_bytes=-1)
+    request = commit(group.members["a"].member_epoch)
+    assert RENEWALS[OffsetCommit](group, request, "requests-0-1", 2_000, config) is None
+    checked_step(group, "g", Received("requests-0-1", request), 2_000, config)

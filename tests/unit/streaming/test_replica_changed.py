@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode, unpack
 from kafka_why.contract.early_answers import lists_changed
-from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from streaming.query.output import Output
 from streaming.replica import state_machine
@@ -156,3 +156,13 @@ def test_replica_awaits_no_batch_for_a_heartbeat_but_one_for_a_deadline_until_it
     assert replica.awaits_batch, "the batch has read the clock record, and fired nothing"
     replica.committed({0: ALL}, T0 + 20_000)
     assert not replica.awaits_batch
+
+
+def test_settings_of_a_group_that_does_not_exist_await_a_batch() -> None:
+    log, replica = Log(), machine()
+    configs: dict[str, str | None] = {"consumer.session.timeout.ms": "50000"}
+    request = AlterGroupConfigs(
+        group_id="a", correlation_id="c", reply_partition=0, api_version=0, configs=configs
+    )
+    apply_all(replica, owned([log.request(T0, request)]))
+    assert replica.awaits_batch
