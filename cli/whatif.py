@@ -24,7 +24,8 @@ NOT_REPRODUCED = 1
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the coordinator or of all clients, by Kafka's name. All -c are one experiment.",
+    help="A setting of the coordinator, of the group or of all clients, by Kafka's name. All -c are one "
+    "experiment.",
 )
 @click.option("--assignor", metavar="NAME[,NAME]", help="The assignors of all clients in that experiment.")
 @click.option(

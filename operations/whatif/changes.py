@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, STREAMS
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.numbers import INT32_MAX, parse_whole_number, shortened
 from operations.whatif.observer import KNOWN
 from operations.whatif.run import WhatIfError
-from state.config import ConfigError, Configs, CoordinatorConfig
+from state.config import KEPT_SETTINGS, ConfigError, Configs, CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 
 OF_CLIENT: Final = "client.id"
@@ -43,7 +43,7 @@ class Changes:
     of_clients: tuple[str, ...] = ()
 
     def check_protocol(self, protocol: str) -> None:
-        """Raise WhatIfError if clients of this protocol do not have one of the clients' settings."""
+        """Raise WhatIfError if a setting has no effect on groups of this protocol."""
         for name in self.of_clients:
             if protocol not in _OF_CLIENTS[name]:
                 known = [other for other, protocols in _OF_CLIENTS.items() if protocol in protocols]
@@ -51,6 +51,14 @@ class Changes:
                 raise WhatIfError(
                     f"clients of the {protocol} protocol do not have {name}; settings of their groups are: "
                     f"{', '.join(known)}{more}"
+                )
+        for name in (*self.group, *(self.coordinator or {})):
+            if name in _ONLY_STORED:
+                raise WhatIfError(f"{name} changes no figure, because this coordinator only stores it")
+            other = _protocol_of(name)
+            if other not in (None, protocol):
+                raise WhatIfError(
+                    f"{name} is a setting of {other} groups, but the group is one of the {protocol} protocol"
                 )
 
     def configs(self, recorded: Configs) -> Configs:
@@ -84,6 +92,16 @@ _OF_CLIENTS: Final[Mapping[str, Collection[str]]] = {
 }
 """The protocols of the clients that have each setting."""
 
+_ONLY_STORED: Final = frozenset(setting.name for setting in KEPT_SETTINGS)
+_OF_CLASSIC: Final = frozenset(
+    {
+        "group.initial.rebalance.delay.ms",
+        "group.max.session.timeout.ms",
+        "group.max.size",
+        "group.min.session.timeout.ms",
+    }
+)
+
 UNCHANGED: Final = Changes()
 
 
@@ -106,6 +124,14 @@ def parse_changes(settings: Sequence[str]) -> Changes:
     if session_ms is not None and interval_ms is not None and interval_ms >= session_ms:
         raise WhatIfError(f"{HEARTBEAT} ({interval_ms}) must be below {SESSION} ({session_ms}), as in Kafka")
     return changes
+
+
+def _protocol_of(name: str) -> str | None:
+    """Return the protocol of the groups that have this setting, or None if several have it."""
+    if name in _OF_CLASSIC:
+        return CLASSIC
+    prefix = name.removeprefix("group.").removeprefix("coordinator.").partition(".")[0]
+    return prefix if prefix in (CONSUMER, SHARE, STREAMS, "rocketmq") else None
 
 
 def _of_clients(changes: Changes, name: str, value: str) -> Changes:

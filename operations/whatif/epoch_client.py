@@ -114,7 +114,7 @@ class SimulatedMember(SimulatedProcess):
 
     def _plan_beat(self, at_ms: int) -> None:
         plan = self._beat_plan = self._new_plan()
-        usual_ms = self._interval_ms + self._process.late_ms
+        usual_ms = max(1, self._interval_ms + self._process.late_ms)
         beats = self._beats.get(self._interval_ms)
         self._react(beats, usual_ms, self._process.pauses, at_ms, self._send, lambda: plan == self._beat_plan)
 
@@ -123,6 +123,8 @@ class SimulatedMember(SimulatedProcess):
             return
         self._beat_plan = 0
         request = self._request(moment, request_id, is_report=is_report)
+        if request.member_epoch == 0 and self._due is EpochReactionKind.ERROR:
+            self.member_id = request.member_id or self.member_id  # the refused client was started again
         if reports(request):
             self._due = None
         self._environment.send(self, moment, request_id, self._of_member(request))

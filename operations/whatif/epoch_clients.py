@@ -1,7 +1,8 @@
 """The clients of a group of the consumer, share or streams protocol, found in its log.
 
-A process is a member id until it leaves. It sends heartbeats at the interval that the last answer required,
-reports what it was assigned, and joins again after it was fenced.
+A process is a member id until it leaves. If it is refused, it may try to join again under another member id.
+It sends heartbeats at the interval that the last answer required, reports what it was assigned, and joins
+again after it was fenced.
 """
 
 from collections import Counter
@@ -104,19 +105,20 @@ class _MemberObserver:
         self._lasting |= lasting_fields(request)
 
     def _has_reacted(self, sent: SentHeartbeat) -> bool:
-        """Record the reaction or update that the request is. Return True if it is neither."""
+        """Record the reaction or update that the request is, or both. Return True if it is neither."""
         request = sent.request
         is_report = request.member_epoch > 0 and reports(request)
+        is_update = request.member_epoch == 0 or has_news(request, self._lasting)
         if self.due is not None and (self.due[0] not in _REPORTED or is_report):
             kind, from_ms = self.due
             self.reactions.setdefault(kind, []).append(Reaction(from_ms, sent.moment, sent.request_id))
             self.due = None
+            if is_report and is_update:
+                self.updates.append(sent)
             return False
-        if request.member_epoch > 0 and not has_news(request, self._lasting):
-            return True
-        if sent is not self.first:
+        if is_update and sent is not self.first:
             self.updates.append(sent)
-        return False
+        return not is_update
 
     def _beat(self, sent: SentHeartbeat, *, is_regular: bool) -> None:
         """Record the end of the wait for the next regular heartbeat."""
@@ -154,6 +156,12 @@ class _MemberObserver:
                 self._assigned = given
                 if kind is not None:
                     self._set_due(kind, at_ms)
+
+    def is_refused(self) -> bool:
+        """Return True if the last request was one to join, and was refused."""
+        if self.left is not None or self.due is None or self.due[0] is not EpochReactionKind.ERROR:
+            return False
+        return next(reversed(self.requests.values())).request.member_epoch == 0
 
     def _set_due(self, kind: EpochReactionKind, at_ms: int) -> None:
         if self.due is None or self.due[0] is not kind:
@@ -242,17 +250,32 @@ class _EpochSorter(RequestSorter[_MemberObserver]):
             raise WhatIfError(f"group {request.group_id} had members of two protocols")
         observer = self.by_id.get(request.member_id)
         if request.member_epoch == 0 and (observer is None or observer.left is not None):
-            instance_id = getattr(request, "instance_id", None)
-            observer = _MemberObserver(
-                sent, request.client_id, request.client_host, instance_id, request.member_id
-            )
-            self.observers.append(observer)
+            observer = self._process_of_join(sent)
             if request.member_id:
                 self.by_id[request.member_id] = observer
         if observer is None or observer.left is not None:
             self.outside.append(sent)
             return None
         observer.sent(sent)
+        return observer
+
+    def _process_of_join(self, sent: SentHeartbeat) -> _MemberObserver:
+        """Return the process that joins under an unknown member id: the first refused one of the same client,
+        which was started again, or else a new one.
+        """
+        request = sent.request
+        identity = request.client_id, request.client_host, getattr(request, "instance_id", None)
+        for observer in self.observers:
+            if observer.is_refused() and identity == (
+                observer.client_id,
+                observer.client_host,
+                observer.instance_id,
+            ):
+                self.by_id.pop(observer.member_id, None)
+                observer.member_id = request.member_id
+                return observer
+        observer = _MemberObserver(sent, *identity, request.member_id)
+        self.observers.append(observer)
         return observer
 
 
@@ -318,7 +341,9 @@ def _usual_ms(observers: Sequence[_MemberObserver]) -> dict[EpochReactionKind, i
 
 
 def _late_ms(observers: Sequence[_MemberObserver], default_ms: int) -> int:
-    """Return the median time by which regular heartbeats exceed their interval, without pauses."""
+    """Return the median time by which regular heartbeats exceed their interval, without pauses, or 0 if they
+    come earlier.
+    """
     late_ms = [
         beat.to.at_ms - beat.from_ms - interval_ms
         for observer in observers
@@ -326,7 +351,7 @@ def _late_ms(observers: Sequence[_MemberObserver], default_ms: int) -> int:
         for beat in beats
         if beat.request_id and beat.to.at_ms - beat.from_ms <= PAUSE_INTERVALS * interval_ms
     ]
-    return median_low(late_ms) if late_ms else default_ms
+    return max(0, median_low(late_ms)) if late_ms else default_ms
 
 
 def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:

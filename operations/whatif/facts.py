@@ -1,4 +1,5 @@
-"""The facts about a group's clients that every experiment keeps. `operations.whatif.clients` finds them.
+"""The facts about a group's clients that every experiment keeps. `operations.whatif.clients` and
+`operations.whatif.epoch_clients` find them.
 
 Times are milliseconds since the epoch. A *process* is one run of a client, from the request by which it joins
 to the one by which it leaves, or its last sign of life. A *client* is what stays when a process is started
@@ -135,7 +136,8 @@ class ClassicProcess(ClientProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProcess(ClientProcess):
-    """A run of a client of the consumer, share or streams protocol: a member id until it leaves.
+    """A run of a client of the consumer, share or streams protocol: a member id until it leaves, or the
+    member ids of one that is refused until it is a member.
 
     `requests` are its heartbeats by request id, in order. `known` has the epoch and the assignment of the
     answers before each of them. `updates` are heartbeats by its own decision, such as one with other topics.

@@ -45,7 +45,8 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """The figures of a run. Times are milliseconds, `partition_ms` is the sum over all partitions.
 
     `by_client` has the time that each client stood still. `longest_ms` is the longest time that one partition
-    stood still at a stretch. `refused` are the clients that the coordinator refused for good. `moved` and
+    stood still at a stretch. `refused` are the clients that never joined, because the
+    coordinator refused them. `moved` and
     `needless` are as in `kafka_why.why.moves`. In a group with epochs, `generations` counts the new group
     epochs, and `needless` is 0. In a streams group, partitions are active tasks, and `without_copy` is the
     number of those that moved to a process without a copy of their state.
@@ -246,8 +247,11 @@ def _join_answers(run: Run) -> Iterator[tuple[str, JoinGroupResponse | EpochResp
 
 
 def _refused(fleet: ClientFleet, run: Run) -> list[str]:
-    """Return the processes that never got an assignment and whose last answer was a refusal to join."""
-    last = {key: answer.error_code for key, answer in _join_answers(run)}
+    """Return the processes that never joined and whose last answer was a refusal."""
+    last: dict[str, ErrorCode] = {}
+    for key, answer in _join_answers(run):
+        if last.get(key) is not ErrorCode.NONE:
+            last[key] = answer.error_code
     waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, *FENCED)
     return [p.key for p in fleet.processes if last.get(p.key, ErrorCode.NONE) not in waiting]
 

@@ -56,6 +56,10 @@ from state.timeline import Row
 
 Action = Callable[[LogMoment, str], None]
 
+STEPS_PER_ROW = 50
+FREE_STEPS = 1_000_000
+"""The maximum steps of a simulation: so many for each request of the log, and these in addition."""
+
 
 def simulate(fleet: ClientFleet, log: GroupLog, changes: Changes) -> Run:
     """Run the group's clients with these changes until the end of the log. Raises WhatIfError."""
@@ -74,6 +78,7 @@ class _Simulation:
         self._agenda: list[tuple[LogMoment, int, str, Action]] = []
         self._numbers = itertools.count()
         self._own_ids = itertools.count()
+        self._name = changes.name
         self._group_settings = changes.group
         self._senders: dict[str, SimulatedProcess] = {}
         self._clients = {process.key: self._client(process, changes) for process in fleet.processes}
@@ -92,8 +97,13 @@ class _Simulation:
             self.at(sent.moment, sent.request_id, self._outside(sent))
         for client in self._clients.values():
             client.begin()
+        most = STEPS_PER_ROW * len(self._log.rows) + FREE_STEPS
         while self._turn():
-            pass
+            if len(self._coordinator.steps) > most:
+                raise WhatIfError(
+                    f"{self._name}: the simulation ends after {most} steps of the group, because its log has "
+                    f"only {len(self._log.rows)} requests; are the intervals of this experiment too short?"
+                )
         self._deliver(self._coordinator.fire_until(self._log.until_ms))
         senders = {request_id: client.key for request_id, client in self._senders.items()}
         return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
@@ -208,7 +218,7 @@ class WhatIfAnswer:
     fleet: ClientFleet
     recorded: MeasuredRun
     validation: Validation
-    tried: Sequence[MeasuredRun]
+    tried: Sequence[RunFigures]
 
 
 def answer(log: GroupLog, experiments: Sequence[Changes]) -> WhatIfAnswer:
@@ -226,7 +236,7 @@ def answer(log: GroupLog, experiments: Sequence[Changes]) -> WhatIfAnswer:
     tried = (
         []
         if validation.objections
-        else [measure(changes.name, fleet, simulate(fleet, log, changes)) for changes in experiments]
+        else [measure(changes.name, fleet, simulate(fleet, log, changes)).outcome for changes in experiments]
     )
     return WhatIfAnswer(log, fleet, recorded, validation, tried)
 
@@ -257,7 +267,7 @@ def summary(found: WhatIfAnswer) -> WhatIfSummary:
         ignored=dict(found.fleet.ignored),
         validation=found.validation,
         recorded=found.recorded.outcome,
-        tried=[measured.outcome for measured in found.tried],
+        tried=list(found.tried),
     )
 
 
@@ -267,7 +277,7 @@ def answer_text(found: WhatIfAnswer, clock: Clock) -> VisibleText:
     if found.validation.objections:
         blocks += [_pairs_text(found.validation.pairs, clock), _refusal(found.validation)]
     else:
-        outcomes = [found.recorded.outcome, *(measured.outcome for measured in found.tried)]
+        outcomes = [found.recorded.outcome, *found.tried]
         blocks.append(_table(outcomes, found.log.protocol))
     return visible_text(blocks, "\n\n")
 
@@ -290,10 +300,10 @@ def _heading(found: WhatIfAnswer, clock: Clock) -> Iterator[tuple[str, str]]:
     )
     for reason, number in found.fleet.ignored.items():
         yield "Ignored", f"{count(number, 'request')} {reason}"
-    for number, measured in enumerate(found.tried, 1):
-        yield f"Try {number}", measured.outcome.name
-        if measured.outcome.refused:
-            yield "", f"the coordinator refuses {', '.join(measured.outcome.refused)}"
+    for number, outcome in enumerate(found.tried, 1):
+        yield f"Try {number}", outcome.name
+        if outcome.refused:
+            yield "", f"the coordinator refuses {', '.join(outcome.refused)}"
 
 
 def _table(outcomes: Sequence[RunFigures], protocol: str) -> VisibleText:

@@ -1,17 +1,22 @@
 """Groups of the consumer, share and streams protocols through the closed loop of `whatif`."""
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
-from kafka_why.contract.kafka.requests import AlterGroupConfigs, Heartbeat
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS, EntryType
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, ConsumerGroupHeartbeat, Heartbeat
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.page.commands import tries_for
 from kafka_why.why.model import CauseKind
 from kafka_why.wording import Clock
+from operations.whatif import text
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.epoch_clients import derive_epochs
 from operations.whatif.facts import ClientFleet, EpochProcess, LogMoment, SentRequest
@@ -49,7 +54,7 @@ def tried(log: GroupLog, settings: str) -> tuple[RunFigures, RunFigures]:
     """Return what happened, and the outcome of one experiment."""
     found = answer(log, [parse_changes(settings.split())])
     assert found.validation.objections == []
-    return found.recorded.outcome, found.tried[0].outcome
+    return found.recorded.outcome, found.tried[0]
 
 
 def count(outcome: RunFigures, kind: CauseKind) -> int:
@@ -167,6 +172,92 @@ def test_share_coordinator_answers_tasks_that_the_log_does_not_have() -> None:
     assert now.by_client["b"] < 2_000
 
 
+def refused(protocol: str, *starts_s: float, ends_s: float | None = None) -> GroupLog:
+    """Return the log of a full group, whose second client tries to join at these times, under other ids."""
+    joins = [member(protocol, "b", start_s, run=run) for run, start_s in enumerate(starts_s, 1)]
+    config = CoordinatorConfig().with_settings({f"group.{protocol}.max.size": 1})
+    return recorded(fleet(member(protocol, "a", ends_s=ends_s), *joins), 60, config)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_refused_client_that_is_started_again_is_one_client(protocol: str) -> None:
+    found = answer(refused(protocol, 10, 15, 20), [parse_changes([f"group.{protocol}.max.size=30"])])
+    assert [process.key for process in found.fleet.processes] == ["a", "b"]
+    (now,) = found.tried
+    was = answer(recorded(fleet(member(protocol, "a"), member(protocol, "b", 10)), 60), []).recorded.outcome
+    assert (now.rebalances, now.generations, now.moved, now.by_client) == (
+        was.rebalances,
+        was.generations,
+        was.moved,
+        was.by_client,
+    )
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_refused_client_joins_under_its_last_member_id(protocol: str) -> None:
+    log = refused(protocol, 10, 15, 35, ends_s=30)
+    found, run = derive_epochs(log)
+    assert [process.key for process in found.processes] == ["a", "b"]
+    assert simulate(found, log, UNCHANGED).history() == run.history()
+
+
+def test_client_whose_heartbeats_come_before_their_interval_ends() -> None:
+    """A shorter interval does not make its delay negative."""
+    early = dataclasses.replace(member(CONSUMER, "a"), late_ms=-4_000)
+    settings = "group.consumer.min.heartbeat.interval.ms=1000 group.consumer.heartbeat.interval.ms=1000"
+    was, now = tried(recorded(fleet(early), 30), settings)
+    assert now.by_client == was.by_client
+
+
+def test_heartbeat_is_never_sent_at_the_time_of_the_last_answer() -> None:
+    early = dataclasses.replace(member(CONSUMER, "a"), late_ms=-5_000)
+    assert 100 < len(recorded(fleet(early), 0.2).rows) <= 201
+
+
+def test_endless_experiment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "FREE_STEPS", 100)
+    log = recorded(fleet(member(CONSUMER, "a")), 30)
+    settings = "group.consumer.min.heartbeat.interval.ms=1 group.consumer.heartbeat.interval.ms=1"
+    with pytest.raises(WhatIfError, match=r"heartbeat\.interval\.ms=1: the simulation ends after \d+ steps"):
+        answer(log, [parse_changes(settings.split())])
+
+
+def test_other_topics_in_an_acknowledgement_are_kept_without_it() -> None:
+    """The first member changes its topics as it gives partitions up. In a full group it gives up none."""
+    log = recorded(fleet(member(CONSUMER, "a"), member(CONSUMER, "b", 20)), 60)
+    images: TopicImages = {
+        "jobs": TopicImage(UUID(int=1), 6),
+        "log": TopicImage(UUID(int=2), 6),
+    }
+
+    def changed(row: Row) -> Row:
+        request = row.request
+        if (
+            isinstance(request, ConsumerGroupHeartbeat)
+            and request.client_id == "a"
+            and request.topic_partitions
+            and len(request.topic_partitions[0].partitions) == 3
+        ):
+            new = replace(request, subscribed_topic_names=["jobs", "log"], topics=images)
+            return replace(row, request=new)
+        return row
+
+    rows = [changed(row) for row in log.rows]
+    assert sum(ours != theirs for ours, theirs in zip(rows, log.rows, strict=True)) == 1
+    _, now = tried(dataclasses.replace(log, rows=rows), "group.consumer.max.size=1")
+    assert now.refused == ["b"]
+    assert now.generations == 2
+
+
+def test_member_that_once_joined_is_not_refused() -> None:
+    """Another client takes its place in the full group while it is paused."""
+    config = CoordinatorConfig(group_share_max_size=2)
+    made = fleet(member(SHARE, "a"), member(SHARE, "b", 1, pauses_s=[(30, 90)]), member(SHARE, "c", 85))
+    found = answer(recorded(made, 150, config), [])
+    assert EntryType.JOIN_REFUSED in [entry.type for entry in found.recorded.run.history()]
+    assert found.recorded.outcome.refused == []
+
+
 LOGS: dict[str, Callable[[int, CoordinatorConfig], ConsumerLog | ShareLog | StreamsLog]] = {
     CONSUMER: ConsumerLog,
     SHARE: ShareLog,
@@ -195,7 +286,10 @@ def test_simulation_reproduces_clients_that_behave_well(protocol: str, seed: int
     experiments = [
         parse_changes([setting]) for setting in (*SETTINGS[protocol], short_sessions(protocol).split()[0])
     ]
-    assert summary(answer(log, experiments)) == summary(answer(log, experiments))
+    first = answer(log, experiments)
+    assert first.validation.objections == []
+    assert len(first.tried) == len(experiments) == 3
+    assert summary(first) == summary(answer(log, experiments))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -264,6 +358,12 @@ def test_table_names_tasks_and_epochs_of_a_streams_group() -> None:
         (SHARE, "group.instance.id=client.id", "clients of the share protocol do not have group.instance.id"),
         (STREAMS, "streams.num.standby.replicas=9", "streams.num.standby.replicas"),
         (CONSUMER, "consumer.session.timeout.ms=1", "consumer.session.timeout.ms"),
+        (CONSUMER, "share.session.timeout.ms=45000", "is a setting of share groups"),
+        (CONSUMER, "group.initial.rebalance.delay.ms=0", "is a setting of classic groups"),
+        (STREAMS, "group.consumer.session.timeout.ms=50000", "is a setting of consumer groups"),
+        (STREAMS, "coordinator.share.assign.at.once=false", "is a setting of share groups"),
+        (SHARE, "rocketmq.scan.interval.ms=1", "is a setting of rocketmq groups"),
+        (SHARE, "share.record.lock.duration.ms=20000", "this coordinator only stores it"),
     ],
 )
 def test_setting_that_a_group_cannot_have_is_refused(protocol: str, setting: str, message: str) -> None:

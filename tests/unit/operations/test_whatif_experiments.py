@@ -33,7 +33,7 @@ from operations.replay.recording import (
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.clients import derive
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
-from operations.whatif.figures import MatchKind, RunFigures, validate
+from operations.whatif.figures import MatchKind, RunFigures, measure, validate
 from operations.whatif.run import GroupLog, Run, WhatIfError, log_of, open_loop
 from operations.whatif.text import answer, answer_text, simulate, summary
 from state.config import ConfigChange, Configs, CoordinatorConfig
@@ -59,7 +59,7 @@ def tried(log: GroupLog, *settings: str) -> tuple[RunFigures, RunFigures]:
     """Return what happened, and the outcome of one experiment."""
     found = answer(log, [parse_changes(settings)])
     assert found.validation.objections == []
-    return found.recorded.outcome, found.tried[0].outcome
+    return found.recorded.outcome, found.tried[0]
 
 
 DEAD = fleet(process("a"), process("b", 0.5, ends_s=30, leaves=False))
@@ -136,8 +136,8 @@ def test_experiment_has_its_known_outcome(
 
 def test_experiment_reports_clients_refused_for_their_session_timeout() -> None:
     found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=3000"])])
-    assert found.tried[0].outcome.refused == ["a", "b", "c"]
-    assert found.tried[0].outcome.rebalances == 0
+    assert found.tried[0].refused == ["a", "b", "c"]
+    assert found.tried[0].rebalances == 0
     assert "the coordinator refuses a, b, c" in answer_text(found, Clock(UTC))
 
 
@@ -164,11 +164,14 @@ def test_log_that_is_not_reproduced_is_not_compared() -> None:
 
 def test_validation_reports_the_size_of_each_difference() -> None:
     """What another session timeout makes of the log is no reproduction of it."""
-    found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=30000"])])
-    differs = validate(found.recorded, found.tried[0])
+    log = recorded(PAUSE, 100)
+    found, run = derive(log)
+    was = measure("was", found, run)
+    now = measure("now", found, simulate(found, log, parse_changes(["session.timeout.ms=30000"])))
+    differs = validate(was, now)
     assert [pair.match for pair in differs.pairs] == [MatchKind.MATCHED, MatchKind.MISSED, MatchKind.MISSED]
     assert "of 3 rebalances the simulation misses 2 and has 0 more (0 each are allowed)" in differs.objections
-    turned = validate(found.tried[0], found.recorded)
+    turned = validate(now, was)
     assert [pair.match for pair in turned.pairs] == [
         MatchKind.MATCHED,
         MatchKind.ADDITIONAL,
@@ -199,7 +202,7 @@ def test_every_experiment_on_every_fleet_has_an_outcome(made: ClientFleet, setti
     experiments = [parse_changes(sorted(settings))]
     found = answer(log, experiments)
     assert found.validation.objections == []
-    now = found.tried[0].outcome
+    now = found.tried[0]
     runs_ms = Counter[str]()
     for run in found.fleet.processes:
         runs_ms[run.client] += (run.ends_ms or log.until_ms) - run.starts.moment.at_ms
@@ -225,6 +228,21 @@ def test_every_experiment_on_every_fleet_has_an_outcome(made: ClientFleet, setti
 def test_invalid_experiment_setting_is_refused(settings: str, message: str) -> None:
     with pytest.raises(WhatIfError, match=message):
         parse_changes(settings.split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "consumer.session.timeout.ms=45000",
+            "consumer groups, but the group is one of the classic protocol",
+        ),
+        ("group.share.max.size=5", "is a setting of share groups"),
+    ],
+)
+def test_setting_of_another_protocol_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(WhatIfError, match=message):
+        answer(recorded(fleet(process("a")), 20), [parse_changes([setting])])
 
 
 def test_group_without_consumers_is_refused() -> None:
@@ -314,7 +332,7 @@ def test_simulated_member_rejoins_after_removal_by_an_operator() -> None:
     log = recorded(made, 60)
     found = reproduced(log)
     assert list(found.removals.values()) == [["b"]]
-    tried = answer(log, [parse_changes(["group.initial.rebalance.delay.ms=0"])]).tried[0].outcome
+    tried = answer(log, [parse_changes(["group.initial.rebalance.delay.ms=0"])]).tried[0]
     assert [cause.rebalances for cause in tried.causes if cause.kind is CauseKind.MEMBER_LEFT] == [1]
 
 
