@@ -14,6 +14,7 @@ from typing import Any
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupDescribe,
+    ConsumerGroupHeartbeat,
     DescribeGroup,
     DescribeGroupConfigs,
     Heartbeat,
@@ -27,6 +28,7 @@ from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.kafka.share_requests import (
     DescribeShareGroupOffsets,
     ShareGroupDescribe,
+    ShareGroupHeartbeat,
     ShareStateResult,
 )
 from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe
@@ -56,6 +58,7 @@ from operations.whatif.facts import (
 )
 from operations.whatif.observer import NEVER
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
+from state.protocol import Received
 
 
 @dataclass
@@ -355,11 +358,16 @@ def _late_ms(observers: Sequence[_MemberObserver], default_ms: int) -> int:
 
 
 def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
-    """Return the number of partitions of each topic id, or of tasks of each subtopology, as far as members
-    were assigned them.
+    """Return the number of partitions of each topic id, or of tasks of each subtopology: those of topics that
+    clients subscribe by name, and those that members were assigned.
     """
     counts: dict[str, list[tuple[int, int]]] = {}
     for step in run.steps:
+        request = step.event.request if isinstance(step.event, Received) else None
+        if isinstance(request, ConsumerGroupHeartbeat | ShareGroupHeartbeat):
+            for image in (request.topics or {}).values():
+                if image is not None:
+                    grow(counts, str(image.id), image.partitions, step.at_ms)
         for reply in step.effects.replies:
             for topic, number in partitions_of(assigned(reply.response) or {}):
                 grow(counts, topic, number + 1, step.at_ms)

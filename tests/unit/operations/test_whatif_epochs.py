@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS, EntryType
-from kafka_why.contract.kafka.requests import AlterGroupConfigs, ConsumerGroupHeartbeat, Heartbeat
+from kafka_why.contract.kafka.requests import AlterGroupConfigs, ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.page.commands import tries_for
 from kafka_why.why.model import CauseKind
 from kafka_why.wording import Clock
-from operations.whatif import text
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.epoch_clients import derive_epochs
 from operations.whatif.facts import ClientFleet, EpochProcess, LogMoment, SentRequest
 from operations.whatif.figures import RunFigures
-from operations.whatif.run import GroupLog, WhatIfError
+from operations.whatif.run import GroupLog
 from operations.whatif.text import answer, answer_text, simulate, summary
 from state.config import Configs, CoordinatorConfig
 from state.protocol import Outage
@@ -172,6 +171,22 @@ def test_share_coordinator_answers_tasks_that_the_log_does_not_have() -> None:
     assert now.by_client["b"] < 2_000
 
 
+@pytest.mark.parametrize("protocol", [CONSUMER, SHARE])
+def test_partitions_that_nobody_was_assigned_stood_still(protocol: str) -> None:
+    """The only client that subscribes to the second topic is refused."""
+    other = member(protocol, "b")
+    request = replace(
+        other.starts.request, subscribed_topic_names=["log"], topics={"log": TopicImage(UUID(int=2), 6)}
+    )
+    first = other.starts._replace(request=request)
+    other = dataclasses.replace(other, starts=first, requests={first.request_id: first})
+    config = CoordinatorConfig().with_settings({f"group.{protocol}.max.size": 1})
+    log = recorded(fleet(member(protocol, "a"), other), 60, config)
+    was, now = tried(log, f"group.{protocol}.max.size=2")
+    assert was.partitions == now.partitions == 12
+    assert was.partition_ms >= 6 * 60_000 > now.partition_ms
+
+
 def refused(protocol: str, *starts_s: float, ends_s: float | None = None) -> GroupLog:
     """Return the log of a full group, whose second client tries to join at these times, under other ids."""
     joins = [member(protocol, "b", start_s, run=run) for run, start_s in enumerate(starts_s, 1)]
@@ -212,14 +227,6 @@ def test_client_whose_heartbeats_come_before_their_interval_ends() -> None:
 def test_heartbeat_is_never_sent_at_the_time_of_the_last_answer() -> None:
     early = dataclasses.replace(member(CONSUMER, "a"), late_ms=-5_000)
     assert 100 < len(recorded(fleet(early), 0.2).rows) <= 201
-
-
-def test_endless_experiment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "FREE_STEPS", 100)
-    log = recorded(fleet(member(CONSUMER, "a")), 30)
-    settings = "group.consumer.min.heartbeat.interval.ms=1 group.consumer.heartbeat.interval.ms=1"
-    with pytest.raises(WhatIfError, match=r"heartbeat\.interval\.ms=1: the simulation ends after \d+ steps"):
-        answer(log, [parse_changes(settings.split())])
 
 
 def test_other_topics_in_an_acknowledgement_are_kept_without_it() -> None:
@@ -344,55 +351,3 @@ def test_table_names_tasks_and_epochs_of_a_streams_group() -> None:
     assert "  without a copy of their state 3            0" in [line.rstrip() for line in lines]
     assert any(line.startswith("group epochs ") for line in lines)
     assert not any("partition" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "setting", "message"),
-    [
-        (CONSUMER, "session.timeout.ms=6000", "clients of the consumer protocol do not have session.timeout"),
-        (
-            STREAMS,
-            "partition.assignment.strategy=range",
-            "settings of their groups are: group.instance",
-        ),
-        (SHARE, "group.instance.id=client.id", "clients of the share protocol do not have group.instance.id"),
-        (STREAMS, "streams.num.standby.replicas=9", "streams.num.standby.replicas"),
-        (CONSUMER, "consumer.session.timeout.ms=1", "consumer.session.timeout.ms"),
-        (CONSUMER, "share.session.timeout.ms=45000", "is a setting of share groups"),
-        (CONSUMER, "group.initial.rebalance.delay.ms=0", "is a setting of classic groups"),
-        (STREAMS, "group.consumer.session.timeout.ms=50000", "is a setting of consumer groups"),
-        (STREAMS, "coordinator.share.assign.at.once=false", "is a setting of share groups"),
-        (SHARE, "rocketmq.scan.interval.ms=1", "is a setting of rocketmq groups"),
-        (SHARE, "share.record.lock.duration.ms=20000", "this coordinator only stores it"),
-    ],
-)
-def test_setting_that_a_group_cannot_have_is_refused(protocol: str, setting: str, message: str) -> None:
-    log = recorded(fleet(member(protocol, "a")), 20)
-    with pytest.raises(WhatIfError, match=message):
-        answer(log, [parse_changes([setting])])
-
-
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (
-            recorded(fleet(member(CONSUMER, "a"), member(SHARE, "b")), 20),
-            "had members of two protocols",
-        ),
-        (
-            GroupLog(
-                GROUP,
-                [
-                    *recorded(fleet(member(CONSUMER, "a")), 20).rows,
-                    Row(at(21), "requests-0-9", Heartbeat(**COMMON, generation_id=1, member_id="classic")),
-                ],
-                Configs(CoordinatorConfig()),
-                at(22),
-            ),
-            "had members of the classic protocol, too",
-        ),
-    ],
-)
-def test_group_of_two_protocols_is_refused(log: GroupLog, message: str) -> None:
-    with pytest.raises(WhatIfError, match=message):
-        answer(log, [])
