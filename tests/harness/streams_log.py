@@ -113,6 +113,10 @@ class StreamsLog(PlayedLog):
             )
             for n in range(self.random.randint(1, 7))
         ]
+        # No member with tasks moves to a process that has them: an instance id has one process at a time.
+        for client in self.clients:
+            if client.instance_id is not None:
+                client.process = f"process-{client.number % 3}"
         self._oddness = self.random.choice((0.1, 0.3, 0.5))
 
     def play(self, moves: int) -> None:
@@ -148,7 +152,10 @@ class StreamsLog(PlayedLog):
                 self._send(None, self._heartbeat(client, epoch))
                 client.reset()
             case 2:
-                client.process = f"process-{self.random.randrange(4)}"
+                process = f"process-{self.random.randrange(4, 1_000_000)}"
+                for other in self.clients:
+                    if other is client or None is not other.instance_id == client.instance_id:
+                        other.process = process
                 client.reset()
             case 3:
                 self.cluster.change()
