@@ -257,7 +257,7 @@ def write_output(
 # Spark has no API that writes a query's state. So one batch of the coordinator's own query
 # (`pipeline.coordinate`), with `StateWriter` as its operator, writes the state. Its state store, schema and
 # pinned settings are therefore those of the query that continues. The source of the batch is a folder of
-# files, which `checkpoints.metadata` replaces with the requests topic afterwards.
+# files, which `checkpoints.spark_logs` replaces with the requests topic afterwards.
 
 
 READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"

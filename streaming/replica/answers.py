@@ -99,12 +99,7 @@ class Answers:
             self._close(reply.reply_partition)
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
-        if effects.history or (
-            effects.pushes
-            if isinstance(effects, rocketmq.Effects)
-            else effects.offsets or effects.transactions
-        ):
-            self.is_incomplete = True
+        self.is_incomplete |= _has_more_than_replies(effects)
         if self.is_silent or isinstance(effects, rocketmq.Effects):
             for reply in effects.replies:
                 self._answer(reply, [])
@@ -167,6 +162,12 @@ class Answers:
         if waiting is not None:
             value = pack(waiting.answers.values())
             self._records.append(EarlyRecord(reply_partition, value, waiting.answers, waiting.commits))
+
+
+def _has_more_than_replies(effects: AnyEffects) -> bool:
+    if isinstance(effects, rocketmq.Effects):
+        return bool(effects.history or effects.pushes)
+    return bool(effects.history or effects.offsets or effects.transactions)
 
 
 def _committed(effects: Effects) -> list[int]:

@@ -135,9 +135,6 @@ class StateMachine:
         self.is_owned = False
         self.is_permitted = False
         """True if answers may be given. False until the reader has reached the end of the topic."""
-        self._unwritten: dict[int, tuple[int, int]] = {}
-        # By partition: the offset after the last record for which the query writes more than early answers,
-        # and the time until which deadlines fired before it.
         count = terms.layout.request_partitions
         entries: dict[int, dict[str, codec.StoredGroup]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
@@ -152,11 +149,7 @@ class StateMachine:
     def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
         """Record that the query has committed a batch (`streaming.replica.terms.BatchCommitted`)."""
         for number, partition in self.partitions.items():
-            end = ends.get(number, 0)
-            partition.changed.committed(end, watermark_ms)
-            unwritten_end, fired_ms = self._unwritten.get(number, (0, 0))
-            if unwritten_end <= end and fired_ms < watermark_ms:
-                self._unwritten.pop(number, None)
+            partition.committed(ends.get(number, 0), watermark_ms)
 
     def _list_changed(self, group_id: str) -> list[ListedGroup] | None:
         number = partition_of(group_id, len(self.partitions))
@@ -170,7 +163,7 @@ class StateMachine:
     @property
     def awaits_batch(self) -> bool:
         """True if the query has yet to write more than early answers."""
-        return bool(self._unwritten)
+        return any(partition.awaits_batch for partition in self.partitions.values())
 
     @property
     def attested_ms(self) -> int:
@@ -209,8 +202,7 @@ class StateMachine:
         partition.next_offset = record.offset + 1
         if self.answers.is_incomplete:
             self.answers.is_incomplete = False
-            _, fired_ms = self._unwritten.get(record.partition, (0, 0))
-            self._unwritten[record.partition] = partition.next_offset, acted_ms if clock else fired_ms
+            partition.await_batch(None if clock is None else acted_ms)
 
 
 class Partition:
@@ -238,6 +230,27 @@ class Partition:
         self._admission = Admission(terms.layout, number, terms.shards, terms.skip)
         self.attested_ms = 0
         self._owner_seen_ms: int | None = None
+        self.awaits_batch = False
+        """True if the query has yet to write more than early answers."""
+        # The offset after the last record with such output, and the time until which deadlines had fired.
+        self._unwritten_end = self._unwritten_fired_ms = 0
+
+    def await_batch(self, fired_ms: int | None) -> None:
+        """Record that the query has more to write for the record before `next_offset`. If that is a clock
+        record, deadlines have fired until `fired_ms`.
+        """
+        self.awaits_batch = True
+        self._unwritten_end = self.next_offset
+        if fired_ms is not None:
+            self._unwritten_fired_ms = fired_ms
+
+    def committed(self, end: int, watermark_ms: int) -> None:
+        """Record that the query has read up to offset `end`, and fired the deadlines before
+        `watermark_ms`.
+        """
+        self.changed.committed(end, watermark_ms)
+        if self._unwritten_end <= end and self._unwritten_fired_ms < watermark_ms:
+            self.awaits_batch = False
 
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms, for `StateMachine.change_terms`."""

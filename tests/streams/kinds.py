@@ -72,7 +72,7 @@ REFERENCE = by_name(
     Fault("instance added", 2.0, add_instance),
     Fault("static instance rolled", 2.0, roll_instance),
 ) | of_processes("broker killed")
-"""What happens to applications with Kafka's own coordinator."""
+"""The faults that are also tried with Kafka's own coordinator."""
 ALL = REFERENCE | of_processes(
     "gateway killed",
     "driver's Python killed",

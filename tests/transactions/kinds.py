@@ -33,7 +33,7 @@ def kill_follower(stage: TransactionStage, _: Random) -> None:
 REFERENCE = by_name(
     Fault("instance killed", 4.0, kill_instance), Fault("instance held still", 3.0, hold_instance)
 ) | of_processes("broker killed", "broker held still")
-"""What happens to applications with Kafka's own coordinator."""
+"""The faults that are also tried with Kafka's own coordinator."""
 KINDS = (
     REFERENCE
     | by_name(Fault("follower's thread killed", 1.0, kill_follower))

@@ -202,7 +202,7 @@ def check_epochs(history: list[HistoryEntry], found: list[Rebalance]) -> None:
 
 
 def check_moves(found: list[Rebalance], group: object) -> None:
-    """What a rebalance ends with is what the next one begins with, but for what the last one said."""
+    """Check each member's gains and losses in each rebalance. Its last number of partitions is the group's."""
     has: dict[str, int] = {}
     for moves in (r.moves for r in found if r.moves is not None):
         assert moves.needless is None

@@ -1,4 +1,4 @@
-"""Which groups a replica lists as changed since the last committed batch, and if it awaits a batch."""
+"""Groups that a replica lists as changed since the last committed batch, and its requests for a batch."""
 
 import msgspec
 import pytest
